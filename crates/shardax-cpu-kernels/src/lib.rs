@@ -14,6 +14,7 @@
 //! | [`cumulative`] | cumulative sums, products, maxima and minima | f32, f64, integers of 32 and 64 bits |
 //! | [`cumulative_logsumexp`] | logarithms of cumulative sums of exponentials | f32, f64 |
 //! | [`remainder`] | remainders of divisions | f32, f64 |
+//! | [`search_sorted`] | the positions of values in an ascending array | f32, f64, integers of 32 and 64 bits |
 //! | [`sort`], [`sort_keys`] | rows of several arrays, ordered by the first ones | numbers of 1 to 16 bytes |
 //! | [`Attention::forward`], [`Attention::gradient`] | softmax attention with a window and a mask | f32 |
 //! | `cholesky`, `lu`, `qr`, `eigh`, `svd` | decompositions of batches of matrices, with the feature `decompositions` | f32, f64 |
@@ -64,10 +65,12 @@ mod matmul;
 mod patches;
 mod phases;
 mod product;
+mod radix;
 #[cfg(feature = "decompositions")]
 mod real;
 mod remainder;
 mod scratch;
+mod search_sorted;
 mod small_products;
 mod sort;
 #[cfg(feature = "decompositions")]
@@ -98,6 +101,7 @@ pub use matmul::{Float, matmul};
 #[cfg(feature = "decompositions")]
 pub use real::Real;
 pub use remainder::{Remainder, remainder};
+pub use search_sorted::{SearchKey, search_sorted};
 pub use small_products::MAX_SMALL_SIDE;
 pub use sort::{KeyOrder, MAX_KEY_BITS, SortKey, SortOperand, sort, sort_keys};
 #[cfg(feature = "decompositions")]

@@ -2,9 +2,10 @@
 //!
 //! XLA (xla-cpu-pjrt 0.0.1) sorts tuples by a comparator that it compiles. Here the keys of a row and the index of its
 //! element are packed in one integer, with the highest key first. Sorting the integers sorts the keys, and the order is stable,
-//! because the indices are distinct.
+//! because the indices are distinct. Long rows are sorted by the digits of the keys alone, which keeps the order of equal keys.
 
 use crate::Result;
+use crate::radix::{is_fast, radix_sort};
 use crate::tasks::run_tasks;
 use crate::view::{ShapeError, check};
 
@@ -43,7 +44,7 @@ const TASK: usize = 1 << 14;
 /// Sorts each row of `n` elements of all operands. The first operands are the keys; you pass one order for each of them. The sort
 /// is stable, and elements keep their bits. For floats, -0 equals 0, and all NaNs are equal and come last.
 ///
-/// Allocates 8 or 16 bytes for each element of a row, for each thread.
+/// Allocates 16 or 32 bytes for each element of a row, for each thread.
 ///
 /// ```
 /// use shardax_cpu_kernels::{KeyOrder, SortOperand, sort};
@@ -102,8 +103,8 @@ pub fn sort(
         })
         .collect();
     match bits + INDEX_BITS <= 64 {
-        true => run_tasks(tasks, threads.max(1), Vec::<u64>::new, |packed, task| task.sort(n, keys, packed)),
-        false => run_tasks(tasks, threads.max(1), Vec::<u128>::new, |packed, task| task.sort(n, keys, packed)),
+        true => run_tasks(tasks, threads.max(1), Default::default, |memory, task| task.sort::<u64>(n, keys, memory)),
+        false => run_tasks(tasks, threads.max(1), Default::default, |memory, task| task.sort::<u128>(n, keys, memory)),
     }
     Ok(())
 }
@@ -114,6 +115,8 @@ trait Packed: Copy + Ord + Send {
     fn with_key(self, bits: usize, key: u64) -> Self;
     fn with_index(self, index: u32) -> Self;
     fn index(self) -> usize;
+    /// The bits of the keys from `shift` on.
+    fn key_bits(self, shift: u32) -> usize;
 }
 
 macro_rules! packed {
@@ -136,6 +139,11 @@ macro_rules! packed {
             fn index(self) -> usize {
                 self as u32 as usize
             }
+
+            #[inline]
+            fn key_bits(self, shift: u32) -> usize {
+                (self >> (shift + INDEX_BITS as u32)) as usize
+            }
         }
     )* };
 }
@@ -148,8 +156,10 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    fn sort<P: Packed>(self, n: usize, keys: &[KeyOrder], packed: &mut Vec<P>) {
+    /// Sorts the rows. The integers of a row, and memory of the same size, are kept for the next task.
+    fn sort<P: Packed>(self, n: usize, keys: &[KeyOrder], [packed, spare]: &mut [Vec<P>; 2]) {
         let Task { operands, mut results } = self;
+        let bits: usize = operands.iter().zip(keys).map(|(key, _)| 8 * key.width).sum();
         let rows = operands.first().map_or(0, |first| first.data.len() / first.width / n);
         for row in 0..rows {
             packed.clear();
@@ -158,7 +168,10 @@ impl Task<'_> {
                 pack(&operand.data[row_bytes(row, n, operand.width)], operand.width, *order, packed);
             }
             packed.iter_mut().zip(0..).for_each(|(packed, index)| *packed = packed.with_index(index));
-            packed.sort_unstable();
+            match is_fast::<P>(n, bits as u32) {
+                true => radix_sort(packed, spare, bits as u32, P::key_bits),
+                false => packed.sort_unstable(),
+            }
             for (operand, result) in operands.iter().zip(&mut results) {
                 let part = row_bytes(row, n, operand.width);
                 let (from, to) = (&operand.data[part.clone()], &mut result[part]);
@@ -227,17 +240,26 @@ fn gather<P: Packed, const W: usize>(from: &[u8], packed: &[P], to: &mut [u8]) {
 }
 
 /// An element of the rows of [`sort_keys`].
-pub trait SortKey: Copy + Ord + Send + Sync {}
-impl SortKey for i8 {}
-impl SortKey for u8 {}
-impl SortKey for i16 {}
-impl SortKey for u16 {}
-impl SortKey for i32 {}
-impl SortKey for u32 {}
-impl SortKey for i64 {}
-impl SortKey for u64 {}
+pub trait SortKey: Copy + Ord + Send + Sync {
+    /// The bits from `shift` on of an unsigned integer with the same order.
+    #[doc(hidden)]
+    fn key_bits(self, shift: u32) -> usize;
+}
 
-/// Sorts each row of `n` integers.
+macro_rules! sort_keys {
+    ($($t:ident $unsigned:ident)*) => { $(
+        impl SortKey for $t {
+            #[inline]
+            fn key_bits(self, shift: u32) -> usize {
+                // The sign of negative numbers sorts before the sign of positive numbers.
+                ((self.wrapping_sub($t::MIN) as $unsigned) >> shift) as usize
+            }
+        }
+    )* };
+}
+sort_keys!(i8 u8 u8 u8 i16 u16 u16 u16 i32 u32 u32 u32 i64 u64 u64 u64);
+
+/// Sorts each row of `n` integers. Allocates the memory of a row for each thread.
 ///
 /// # Errors
 /// Returns an error unless the slices have the same length, and complete rows.
@@ -251,14 +273,13 @@ pub fn sort_keys<T: SortKey>(n: usize, x: &[T], out: &mut [T], threads: usize) -
     }
     let size = TASK.div_ceil(n) * n;
     let tasks = x.chunks(size).zip(out.chunks_mut(size)).collect();
-    run_tasks(
-        tasks,
-        threads.max(1),
-        || (),
-        |(), (x, out): (&[T], &mut [T])| {
-            out.copy_from_slice(x);
-            out.chunks_exact_mut(n).for_each(<[T]>::sort_unstable);
-        },
-    );
+    run_tasks(tasks, threads.max(1), Vec::new, |spare, (x, out): (&[T], &mut [T])| {
+        out.copy_from_slice(x);
+        let bits = 8 * size_of::<T>() as u32;
+        match is_fast::<T>(n, bits) {
+            true => out.chunks_exact_mut(n).for_each(|row| radix_sort(row, spare, bits, T::key_bits)),
+            false => out.chunks_exact_mut(n).for_each(<[T]>::sort_unstable),
+        }
+    });
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Matmuls of bf16 and of int8 by the processor's instructions for sums of two or four products (AVX512-BF16 and AVX-512 VNNI), or by
-//! ordinary ones where the processor lacks these.
+//! Matmuls of bf16 and of int8 by the processor's instructions for sums of two or four products (AVX512-BF16, AVX-512 VNNI, and AVX2
+//! for int8), or by ordinary ones where the processor lacks these.
 //!
 //! Products of bf16 are summed in f32 and rounded once. Sums of int8 are exact, and wrap around in 32 bits. The processor's
 //! instructions read subnormal bf16 as zero, as XLA's threads do.
@@ -148,9 +148,10 @@ pub fn matmul_i8(
     out: &mut [i32],
     threads: usize,
 ) -> Result<()> {
-    match tile::int8_instructions() {
-        Some(unit) => multiply(unit, lhs, rhs, contracted, out, threads),
-        None => multiply(Int8Pairs, lhs, rhs, contracted, out, threads),
+    match (tile::int8_instructions(), tile::int8_pair_instructions()) {
+        (Some(unit), _) => multiply(unit, lhs, rhs, contracted, out, threads),
+        (None, Some(unit)) => multiply(unit, lhs, rhs, contracted, out, threads),
+        (None, None) => multiply(Int8Pairs, lhs, rhs, contracted, out, threads),
     }
 }
 

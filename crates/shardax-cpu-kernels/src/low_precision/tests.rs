@@ -157,6 +157,9 @@ fn int8_products_are_exact() {
     if let Some(unit) = tile::int8_instructions() {
         check_int8(unit);
     }
+    if let Some(unit) = tile::int8_pair_instructions() {
+        check_int8(unit);
+    }
 }
 
 #[test]

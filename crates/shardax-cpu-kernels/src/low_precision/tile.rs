@@ -103,7 +103,7 @@ fn by_words<T: Copy + Default, const H: usize>(
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) use x86::{bf16_instructions, int8_instructions};
+pub(super) use x86::{bf16_instructions, int8_instructions, int8_pair_instructions};
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn bf16_instructions() -> Option<Bf16Pairs> {
@@ -112,6 +112,11 @@ pub(super) fn bf16_instructions() -> Option<Bf16Pairs> {
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn int8_instructions() -> Option<Int8Pairs> {
+    None
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn int8_pair_instructions() -> Option<Int8Pairs> {
     None
 }
 
@@ -198,6 +203,42 @@ mod x86 {
         }
     }
 
+    /// Pairs of int8 in 16 bits each by AVX2. A value exists only where the processor has it.
+    #[derive(Clone, Copy)]
+    pub(in crate::low_precision) struct Int8PairDot(());
+
+    /// The unit of int8 for processors without VNNI, if the processor has its instructions.
+    pub(in crate::low_precision) fn int8_pair_instructions() -> Option<Int8PairDot> {
+        is_x86_feature_detected!("avx2").then_some(Int8PairDot(()))
+    }
+
+    impl Unit for Int8PairDot {
+        type Element = i8;
+        type Sum = i32;
+        const GROUP: usize = 2;
+
+        #[inline(always)]
+        fn bits(element: i8, position: usize) -> u32 {
+            Int8Pairs::bits(element, position)
+        }
+
+        #[inline(always)]
+        fn add(sum: i32, other: i32) -> i32 {
+            Int8Pairs::add(sum, other)
+        }
+
+        #[inline(always)]
+        fn subtract(sum: i32, other: i32) -> i32 {
+            Int8Pairs::subtract(sum, other)
+        }
+
+        #[inline(always)]
+        fn tile<const H: usize>(self, left: &[u32], right: &[u32], sums: &mut Tile<i32, H>) {
+            // SAFETY: `self` exists, so that the processor has the instructions.
+            unsafe { int8_pair_tile(left, right, sums) }
+        }
+    }
+
     #[target_feature(enable = "avx512f,avx512bf16")]
     fn bf16_tile<const H: usize>(left: &[u32], right: &[u32], sums: &mut Tile<f32, H>) {
         let mut vectors = [[_mm512_setzero_ps(); 2]; H];
@@ -232,6 +273,36 @@ mod x86 {
         for (sums, vectors) in sums.iter_mut().zip(vectors) {
             // SAFETY: the same.
             *sums = unsafe { transmute::<[__m512i; 2], [i32; COLUMNS]>(vectors) };
+        }
+    }
+
+    /// Adds the products of four rows and half of the columns at a time: sums of more do not fit the 16 registers.
+    #[target_feature(enable = "avx2")]
+    fn int8_pair_tile<const H: usize>(left: &[u32], right: &[u32], sums: &mut Tile<i32, H>) {
+        const ROWS: usize = 4;
+        const HALF: usize = COLUMNS / 2;
+        let ((left, _), (right, _)) = (left.as_chunks::<H>(), right.as_chunks::<COLUMNS>());
+        for row in (0..H).step_by(ROWS) {
+            // A tile of one row multiplies it four times, since a number of rows that the compiler does not know would keep
+            // the sums out of the registers.
+            let rows: [usize; ROWS] = std::array::from_fn(|i| (row + i).min(H - 1));
+            for half in 0..2 {
+                let mut vectors = [[_mm256_setzero_si256(); 2]; ROWS];
+                for (left, right) in left.iter().zip(right) {
+                    // SAFETY: all bits are vectors, and the sizes are equal.
+                    let right = unsafe { transmute::<[u32; HALF], [__m256i; 2]>(right.as_chunks::<HALF>().0[half]) };
+                    for (vectors, row) in vectors.iter_mut().zip(rows) {
+                        let x = _mm256_set1_epi32(left[row].cast_signed());
+                        vectors[0] = _mm256_add_epi32(vectors[0], _mm256_madd_epi16(x, right[0]));
+                        vectors[1] = _mm256_add_epi32(vectors[1], _mm256_madd_epi16(x, right[1]));
+                    }
+                }
+                for (vectors, row) in vectors.into_iter().zip(rows) {
+                    // SAFETY: the same.
+                    sums[row].as_chunks_mut::<HALF>().0[half] =
+                        unsafe { transmute::<[__m256i; 2], [i32; HALF]>(vectors) };
+                }
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ mod feature_groups;
 mod few_rows;
 mod grouped;
 mod remainder;
+mod search_sorted;
 #[cfg(feature = "decompositions")]
 mod small_matrices;
 mod sort;

@@ -122,3 +122,33 @@ fn sorts_that_do_not_fit_are_errors() {
     assert_error(sort(4, &[three], &[KeyOrder::Signed], &mut [&mut [0; 12]], 1), "an element of 3 bytes");
     sort(3, &[SortOperand { data: &[], width: 4 }], &[KeyOrder::Signed], &mut [&mut []], 1).unwrap();
 }
+
+/// Compares rows with the sort of the standard library.
+fn assert_sorted<T: crate::SortKey + std::fmt::Debug>(x: Vec<T>, n: usize) {
+    let mut want = x.clone();
+    want.chunks_mut(n).for_each(<[T]>::sort_unstable);
+    for threads in [1, 3] {
+        let mut out = x.clone();
+        out.reverse();
+        sort_keys(n, &x, &mut out, threads).unwrap();
+        assert!(out == want, "rows of {n}");
+    }
+}
+
+#[test]
+fn sorts_of_long_rows_of_integers() {
+    for (rows, n) in [(2, 1023), (3, 1024), (1, 5000)] {
+        let x = noise(rows * n, 4);
+        assert_sorted(x.iter().map(|x| (x * 128.0) as i8).collect(), n);
+        assert_sorted(x.iter().map(|x| (x * 128.0 + 128.0) as u8).collect(), n);
+        assert_sorted(x.iter().map(|x| (x * 3e4) as i16).collect(), n);
+        assert_sorted(x.iter().map(|x| (x * 3e4 + 3e4) as u16).collect(), n);
+        assert_sorted(x.iter().map(|x| (x * 2e9) as i32).collect(), n);
+        assert_sorted(x.iter().map(|x| (x * 2e9 + 2e9) as u32).collect(), n);
+        assert_sorted(x.iter().map(|x| (x * 9e18) as i64).collect(), n);
+        assert_sorted(x.iter().map(|x| (x * 9e18 + 9e18) as u64).collect(), n);
+        // Keys whose digits are all equal, but for one.
+        assert_sorted(x.iter().map(|x| ((x * 1000.0) as i32) << 13).collect(), n);
+        assert_sorted(vec![7i32; rows * n], n);
+    }
+}

@@ -42,6 +42,28 @@ fn products_of_steps() {
     }
 }
 
+fn row_products(a: &Array, b: &Array) -> Array {
+    einsum("bik,bjk->bij", &[&a.astype(DType::F64), &b.astype(DType::F64)])
+}
+
+/// Products of complex numbers are products of their parts.
+fn complex_products() {
+    let parts = [([3, 100, 64], 1), ([3, 100, 64], 2), ([3, 70, 64], 3), ([3, 70, 64], 4)];
+    let [a, b, c, d] = parts.map(|(shape, seed)| whole::<f32>(&shape, seed));
+    let [x, y] = [lax::complex(&a, &b), lax::complex(&c, &d)];
+    for dtype in [DType::Complex64, DType::Complex128] {
+        let product = jit(|x: Array, y: Array| einsum("bik,bjk->bij", &[&x, &y.conj()]));
+        let [x, y] = [&x, &y].map(|x| x.astype(dtype));
+        let text = product.lower((&x, &y)).unwrap().as_text().to_string();
+        assert_eq!(text.matches("shardax_dot").count(), 4, "{text}");
+        let result = product.call((&x, &y)).unwrap();
+        let real = row_products(&a, &c) + row_products(&b, &d);
+        let imag = row_products(&b, &c) - row_products(&a, &d);
+        assert_eq!(floats(&result.real()), floats(&real), "{dtype}");
+        assert_eq!(floats(&result.imag()), floats(&imag), "{dtype}");
+    }
+}
+
 /// Run in a process of its own, where the CPU kernels compute them whatever the build.
 #[test]
 #[ignore = "the test below runs it"]
@@ -87,6 +109,7 @@ fn in_a_process_with_cpu_kernels() {
         assert_eq!(text.contains("shardax_dot"), is_fast, "XLA is as fast otherwise:\n{text}");
     }
     low_precision();
+    complex_products();
     products_of_steps();
     // Batches of small matrices, in each layout.
     for spec in ["bij,bjk->bik", "bji,bjk->bik", "bij,bkj->bik", "bji,bkj->bik"] {

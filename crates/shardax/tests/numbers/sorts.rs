@@ -1,7 +1,7 @@
 //! Sorts that the CPU kernels compute for XLA. JAX 0.10.2 returns the expected orders.
 
 use shardax::control_flow;
-use shardax::numpy::{lexsort, median};
+use shardax::numpy::{histogram, interp, lexsort, median};
 
 use super::common::child;
 use super::*;
@@ -76,6 +76,59 @@ fn in_a_process_with_cpu_kernels() -> Result<()> {
     assert_eq!(integers(&array([[3, -1], [-1, 9]]).astype(DType::I8).sort(0)), [-1, -1, 3, 9]);
     assert_eq!(integers(&array([true, false, true]).argsort(0)), [1, 0, 2]);
     assert_eq!(ones([3, 0]).argsort(-1).shape(), [3, 0]);
+    long_rows()?;
+    searches()
+}
+
+/// Rows that are sorted by the digits of their keys.
+fn long_rows() -> Result<()> {
+    let x = (arange(3000) * 7919 % 1009 - 500).reshape([2, 1500]);
+    for dtype in [DType::F32, DType::F64, DType::I16, DType::I32, DType::I64] {
+        let x = x.astype(dtype);
+        let (order, sorted) = (x.argsort(-1), x.sort(-1));
+        assert_eq!(floats(&x.take_along_axis(&order, 1)), floats(&sorted), "{dtype}");
+        let (next, before) = (sorted.get((.., 1..)), sorted.get((.., ..-1)));
+        let is_stable = order.get((.., 1..)).greater(order.get((.., ..-1))) | next.greater(&before);
+        assert!((next.greater_equal(&before) & is_stable).all(..).item::<bool>()?, "{dtype}");
+    }
+    // JAX's permutation.
+    let permuted = random::permutation(random::key(5), 2000);
+    assert_eq!(integers(&permuted.get(..8)), [1745, 1879, 716, 1217, 48, 240, 1245, 238]);
+    Ok(())
+}
+
+/// Searches compared with counts of all elements.
+fn searches() -> Result<()> {
+    let text = jit(|x: Array| x.searchsorted(&x)).lower(odd())?.as_text().to_string();
+    assert!(text.contains("shardax_search_sorted"), "{text}");
+    let values = concatenate([odd(), array([0.5f32, 1e-40, -3.0])], 0);
+    for dtype in [DType::F16, DType::Bf16, DType::F32, DType::F64, DType::I8, DType::U16, DType::I64, DType::U32] {
+        let (sorted, values) = match dtype.is_float() {
+            true => (odd().astype(dtype).sort(-1), values.astype(dtype)),
+            false => (array([0, 3, 3, 9]).astype(dtype), arange(0..11).astype(dtype)),
+        };
+        let [less, at_most] = [sorted.searchsorted(&values), sorted.searchsorted_right(&values)];
+        let pair =
+            |x: &Array| if dtype.is_float() { (x.astype(DType::F32), x.not_equal(x)) } else { (x.clone(), x.less(0)) };
+        let ((a, a_nan), (b, b_nan)) = (pair(&sorted.expand_dims(0)), pair(&values.expand_dims(1)));
+        let is_less = a.less(&b) | (&b_nan & a_nan.logical_not());
+        let is_greater = b.less(&a) | (&a_nan & b_nan.logical_not());
+        assert_eq!(integers(&less), integers(&is_less.astype(DType::I32).sum(1)), "{dtype}");
+        assert_eq!(integers(&at_most), integers(&is_greater.logical_not().astype(DType::I32).sum(1)), "{dtype}");
+    }
+    // Several values for one array, one array for each example, and sizes 0 and 1.
+    let rows = array([[1.0f32, 2.0, 4.0], [0.0, 3.0, 3.5]]);
+    let search = |x: Array, v: Array| x.searchsorted_right(v);
+    assert_eq!(integers(&vmap(search).call((&rows, &rows))?), [1, 2, 3, 1, 2, 3]);
+    assert_eq!(integers(&vmap(search).in_axes((0, None)).call((&rows, array([3.0f32, 9.0])))?), [2, 3, 2, 3]);
+    assert_eq!(integers(&vmap(search).in_axes((None, 1)).call((rows.get(0), &rows))?), [1, 0, 2, 2, 3, 2]);
+    assert_eq!(ones([3]).searchsorted(zeros([0])).shape(), [0]);
+    assert_eq!(integers(&zeros([0]).searchsorted(array([1.0f32]))), [0]);
+    assert_eq!(integers(&array([2]).searchsorted(2)), [0]);
+    // Functions that search.
+    assert_eq!(floats(&histogram(array([0.0f32, 0.2, 0.9, 1.0, 0.45]), 4).0), [2.0, 1.0, 0.0, 2.0]);
+    let slope = grad(|x: Array| interp(&x, array([0.0f32, 1.0, 3.0]), array([0.0f32, 2.0, 8.0])).sum(..));
+    assert_eq!(floats(&slope.call(array([0.5f32, 2.0, 9.0]))?), [2.0, 3.0, 0.0]);
     Ok(())
 }
 

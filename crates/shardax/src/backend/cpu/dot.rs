@@ -48,6 +48,10 @@ pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], outs: &
     if let Some(product) = kernels::matmul::lower(dot, cx, &args, out) {
         return Ok(Some(vec![product]));
     }
+    #[cfg(feature = "cpu-kernels")]
+    if let Some(product) = kernels::matmul::lower_complex(dot, cx, &args, out)? {
+        return Ok(Some(vec![product]));
+    }
     match dot_vector::lower(dot, cx, &args, out) {
         Some(product) => Ok(Some(vec![product])),
         None => dot.lower(cx, &args, outs).map(Some),

@@ -39,6 +39,8 @@ use crate::ops::callback::primitive::HostCall;
 #[cfg(feature = "cpu-kernels")]
 use crate::ops::primitive::cumulative::Cumulative;
 use crate::ops::primitive::reduce::{Reduce, Reducer};
+#[cfg(feature = "cpu-kernels")]
+use crate::ops::primitive::search_sorted::SearchSorted;
 use crate::ops::primitive::slices::{Concatenate, Pad, Reverse, Slice};
 #[cfg(feature = "cpu-kernels")]
 use crate::ops::primitive::sort::Sort;
@@ -66,6 +68,10 @@ pub(super) fn add(rules: &mut Rules) {
     rules.add(CPU, argmax::lower);
     rules.add(CPU, loop_products::lower);
     rules.add(CPU, bfloat16::compare_in_float32::<TopK>);
+    #[cfg(feature = "cpu-kernels")]
+    rules.add(CPU, |search: &SearchSorted, cx, args, outs| {
+        Ok(kernels::search_sorted::lower(search, cx, args, &outs[0]))
+    });
     #[cfg(feature = "cpu-kernels")]
     rules.add(CPU, |sort: &Sort, cx, args, outs| Ok(kernels::sort::lower(sort, cx, args, outs)));
     #[cfg(feature = "cpu-kernels")]

@@ -10,6 +10,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::cumulative::{Cumulative, CumulativeKind};
 use crate::ops::primitive::gather::{GatherScatterMode, take_along, wide};
+use crate::ops::primitive::search_sorted::SearchSorted;
 use crate::ops::primitive::sort::Sort;
 use crate::shape::{AxisNumber, broadcast_shapes, normalize_axis};
 
@@ -369,32 +370,9 @@ impl Array {
                 return Err(err!(Value, "{name} needs a sorted array of one dimension, got {}", sorted.type_name())
                     .help("map over several sorted rows with `vmap`"));
             }
-            composite1(name, right, &[sorted.clone(), values.clone()], |&right, args| {
-                Ok(vec![count_before(&args[0], &args[1], right)])
-            })
+            Ok(SearchSorted { counts_equal: right }.apply(sorted, values))
         })
     }
-}
-
-/// The number of elements of an ascending array that are less than each value, or equal to it, by bisection.
-fn count_before(sorted: &Array, values: &Array, or_equal: bool) -> Array {
-    let n = sorted.shape()[0];
-    let mut count = super::filled(values.shape(), Scalar::Int(0), DType::for_indices(&[n]));
-    // More than 2³¹ elements need 64 bits.
-    let mut step: i64 = if n == 0 { 0 } else { 1 << n.ilog2() };
-    while step > 0 {
-        let more = &count + Array::literal(Scalar::Int(step.into()), count.dtype(), true);
-        let probe = sorted.get(&more - 1);
-        let mut before = if or_equal { probe.less_equal(values) } else { probe.less(values) };
-        if values.dtype().is_float() {
-            // Comparisons with NaN are false, but all numbers sort before NaN.
-            let nan = super::isnan(values);
-            before |= if or_equal { nan } else { nan & !super::isnan(&probe) };
-        }
-        count = super::where_(before & more.less_equal(n), &more, &count);
-        step /= 2;
-    }
-    count
 }
 
 /// Shifts of [`Array::roll`]: a number, several, or an array of them.

@@ -40,6 +40,7 @@ pub(crate) mod reshard;
 pub(crate) mod rng_bit_generator;
 pub(crate) mod scan;
 pub(crate) mod scatter;
+pub(crate) mod search_sorted;
 pub(crate) mod select_and_gather;
 pub(crate) mod shape_ops;
 pub(crate) mod slices;

@@ -34,6 +34,9 @@ pub(super) const CUMULATIVE: usize = 1 << 11;
 /// Remainders, in elements.
 pub(super) const REMAINDER: usize = 1 << 8;
 
+/// Searches in ascending arrays, in values.
+pub(super) const SEARCH: usize = 1 << 8;
+
 /// Sorts, in elements.
 pub(super) const SORT: usize = 1 << 5;
 

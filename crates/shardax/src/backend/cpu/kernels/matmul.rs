@@ -14,10 +14,86 @@ use super::{
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
+use crate::error::Result;
 use crate::ops::primitive::dot::{DotGeneral, free};
 use crate::shape::Shape;
 
 pub(super) const TARGET: &str = "shardax_dot";
+
+/// The sizes of a matmul.
+struct Sizes {
+    batch: usize,
+    rows: usize,
+    columns: usize,
+    depth: usize,
+}
+
+impl Sizes {
+    fn of(dot: &DotGeneral, lhs: &Aval, rhs: &Aval) -> Sizes {
+        Sizes {
+            batch: size_of_dims(&lhs.shape, &dot.lhs_batch),
+            rows: size_of_dims(&lhs.shape, &free(lhs.rank(), &dot.lhs_contract, &dot.lhs_batch)),
+            columns: size_of_dims(&rhs.shape, &free(rhs.rank(), &dot.rhs_contract, &dot.rhs_batch)),
+            depth: size_of_dims(&lhs.shape, &dot.lhs_contract),
+        }
+    }
+
+    fn sides(&self) -> [usize; 3] {
+        [self.rows, self.columns, self.depth]
+    }
+
+    fn work(&self) -> usize {
+        self.sides().into_iter().fold(self.batch, usize::saturating_mul)
+    }
+
+    /// Returns `true` if the matrices are large enough for a call.
+    fn are_large(&self) -> bool {
+        let is_wide = is_always_used() || self.sides().iter().all(|side| *side >= limits::MATMUL_SIDE);
+        is_wide && is_worth(self.work(), limits::MATMUL)
+    }
+
+    /// Returns `true` for a batch of small matrices. XLA starts a task for each of them, whatever its size.
+    fn are_small_batch(&self) -> bool {
+        self.batch >= limits::SMALL_PRODUCTS_BATCH
+            && self.sides().iter().all(|side| (2..=MAX_SMALL_SIDE).contains(side))
+            && is_worth(self.work(), limits::SMALL_PRODUCTS)
+    }
+
+    /// Returns `true` for few rows and a matrix that does not fit into a cache. XLA reads this matrix faster, because it
+    /// does not pack it (`docs/benchmarks.md`).
+    fn are_streamed(&self) -> bool {
+        self.rows <= limits::FEW_ROWS && self.columns.saturating_mul(self.depth) >= limits::LARGE_MATRIX
+    }
+}
+
+/// Lowers a matmul of complex numbers to four matmuls of real and imaginary parts, if kernels compute these. XLA's own loop
+/// takes longer.
+pub(crate) fn lower_complex(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Result<Option<Value>> {
+    let [lhs, rhs] = [cx.aval(args[0]), cx.aval(args[1])];
+    let sizes = Sizes::of(dot, &lhs, &rhs);
+    let is_complex = out.dtype.is_complex() && [&lhs, &rhs].iter().all(|aval| aval.dtype == out.dtype);
+    if !is_complex || !sizes.are_large() || sizes.are_streamed() || !is_enabled(cx) {
+        return Ok(None);
+    }
+    let dot = DotGeneral { preferred: None, ..dot.clone() };
+    let part = out.with_dtype(out.dtype.real());
+    let [a_real, a_imag] = parts(cx, args[0]);
+    let [b_real, b_imag] = parts(cx, args[1]);
+    let mut products = Vec::with_capacity(4);
+    for (a, b) in [(a_real, b_real), (a_imag, b_imag), (a_real, b_imag), (a_imag, b_real)] {
+        products.extend(cx.apply(&dot, &[a, b], std::slice::from_ref(&part))?);
+    }
+    let real = cx.op("stablehlo.subtract", &products[..2], "", &part);
+    let imag = cx.op("stablehlo.add", &products[2..], "", &part);
+    Ok(Some(cx.op("stablehlo.complex", &[real, imag], "", out)))
+}
+
+/// The real and the imaginary part of complex numbers.
+fn parts(cx: &mut Lowering, v: Value) -> [Value; 2] {
+    let aval = cx.aval(v);
+    let part = aval.with_dtype(aval.dtype.real());
+    ["stablehlo.real", "stablehlo.imag"].map(|op| cx.op(op, &[v], "", &part))
+}
 
 /// Lowers the matmul to a kernel, if it is worthwhile.
 pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
@@ -27,27 +103,17 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     }
     let lhs_free = free(lhs.rank(), &dot.lhs_contract, &dot.lhs_batch);
     let rhs_free = free(rhs.rank(), &dot.rhs_contract, &dot.rhs_batch);
-    let (batch, depth) = (size_of_dims(&lhs.shape, &dot.lhs_batch), size_of_dims(&lhs.shape, &dot.lhs_contract));
-    let (rows, columns) = (size_of_dims(&lhs.shape, &lhs_free), size_of_dims(&rhs.shape, &rhs_free));
-    let sides = [rows, columns, depth];
-    let is_wide = is_always_used() || sides.iter().all(|side| *side >= limits::MATMUL_SIDE);
-    let work = sides.into_iter().fold(batch, usize::saturating_mul);
+    let sizes = Sizes::of(dot, &lhs, &rhs);
+    let Sizes { batch, rows, columns, depth } = sizes;
     let dtype = widened(out.dtype);
-    // XLA starts a task for each matrix of a batch, whatever its size.
-    let is_small_batch = batch >= limits::SMALL_PRODUCTS_BATCH
-        && dtype == out.dtype
-        && sides.iter().all(|side| (2..=MAX_SMALL_SIDE).contains(side))
-        && is_worth(work, limits::SMALL_PRODUCTS);
-    let is_large = is_wide && is_worth(work, limits::MATMUL);
-    if !matches!(dtype, DType::F32 | DType::F64) || !(is_large || is_small_batch) || !is_enabled(cx) {
+    let is_small_batch = dtype == out.dtype && sizes.are_small_batch();
+    if !matches!(dtype, DType::F32 | DType::F64) || !(sizes.are_large() || is_small_batch) || !is_enabled(cx) {
         return None;
     }
     let parts = [[&*dot.lhs_batch, &*lhs_free, &*dot.lhs_contract], [&*dot.rhs_batch, &*rhs_free, &*dot.rhs_contract]];
-    // In other cases XLA is as fast in half precision, because it widens too. For few rows XLA reads a matrix that does
-    // not fit into a cache faster, because it does not pack the matrix (`docs/benchmarks.md`).
+    // In other cases XLA is as fast in half precision, because it widens too.
     let is_transposed = matches!(parts.map(contracted_dim), [Some(1), Some(_)] | [Some(_), Some(2)]);
-    let is_streamed = rows <= limits::FEW_ROWS && columns.saturating_mul(depth) >= limits::LARGE_MATRIX;
-    if (dtype != out.dtype || is_streamed) && !is_transposed && !is_always_used() {
+    if (dtype != out.dtype || sizes.are_streamed()) && !is_transposed && !is_always_used() {
         return None;
     }
     let [a, b] = [args[0], args[1]].map(|v| convert(cx, v, dtype));
@@ -96,7 +162,7 @@ pub(super) fn matrices(
 }
 
 /// Handles a call. `lhs` and `rhs` are the contracted dimensions of the operands.
-pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
+pub(super) fn handle(frame: &mut CallFrame<'_>) -> std::result::Result<(), String> {
     let dims = [number(frame, "lhs")?, number(frame, "rhs")?];
     let threads = number(frame, "threads")?;
     let (args, results) = frame.split();
@@ -112,7 +178,7 @@ fn multiply<T: Float + FromBytes + IntoBytes + Immutable>(
     dims: [usize; 2],
     c: &mut Ret<'_>,
     threads: usize,
-) -> Result<(), String> {
+) -> std::result::Result<(), String> {
     let (lhs, rhs) = (sizes(a.dims), sizes(b.dims));
     Ok(kernels::matmul::<T>(view(a, &lhs)?, view(b, &rhs)?, dims, numbers_mut(c)?, threads)?)
 }

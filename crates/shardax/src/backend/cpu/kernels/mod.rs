@@ -20,6 +20,7 @@ mod limits;
 pub(super) mod low_precision;
 pub(super) mod matmul;
 pub(super) mod remainder;
+pub(super) mod search_sorted;
 pub(super) mod sort;
 
 use std::sync::OnceLock;
@@ -71,6 +72,7 @@ pub(crate) fn register() -> Result<()> {
         ffi::register(plugin, low_precision::TARGET, low_precision::handle)?;
         ffi::register(plugin, cumulative::TARGET, cumulative::handle)?;
         ffi::register(plugin, remainder::TARGET, remainder::handle)?;
+        ffi::register(plugin, search_sorted::TARGET, search_sorted::handle)?;
         ffi::register(plugin, sort::TARGET, sort::handle)?;
         ffi::register(plugin, sort::INTEGERS, sort::handle_integers)?;
         ffi::register(plugin, filter_window::TARGET, filter_window::handle)?;

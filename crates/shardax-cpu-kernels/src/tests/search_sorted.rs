@@ -1,0 +1,52 @@
+//! Searches compared with counts of all elements.
+
+use super::{assert_error, noise};
+use crate::{SearchKey, search_sorted};
+
+/// Compares both kinds of counts with counts by comparisons, where `is_less` is the documented order.
+fn assert_counts<T: SearchKey>(sorted: &[T], values: &[T], is_less: impl Fn(T, T) -> bool) {
+    for threads in [1, 3] {
+        let [mut less, mut at_most] = [vec![-1; values.len()], vec![-1; values.len()]];
+        search_sorted(sorted, values, false, &mut less, threads).unwrap();
+        search_sorted(sorted, values, true, &mut at_most, threads).unwrap();
+        for (i, value) in values.iter().enumerate() {
+            assert_eq!(less[i] as usize, sorted.iter().filter(|x| is_less(**x, *value)).count(), "value {i}");
+            assert_eq!(at_most[i] as usize, sorted.iter().filter(|x| !is_less(*value, **x)).count(), "value {i}");
+        }
+    }
+}
+
+/// NaN is last, and subnormal numbers are 0.
+fn is_less(a: f32, b: f32) -> bool {
+    let [a, b] = [a, b].map(|x| if x.is_subnormal() { 0.0 } else { x });
+    a < b || (b.is_nan() && !a.is_nan())
+}
+
+#[test]
+fn counts_of_searches_for_all_sizes() {
+    let special = [0.0, -0.0, f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e-40, -1e-40, f32::MIN_POSITIVE];
+    for (n, m) in [(0, 3), (1, 20), (2, 1), (3, 0), (37, 50), (256, 40), (1000, 17), (100, 9000)] {
+        let mut sorted: Vec<f32> = noise(n, 5).iter().map(|x| (x * 20.0).round()).collect();
+        sorted.iter_mut().zip(special).for_each(|(x, special)| *x = special);
+        sorted.sort_by(|a, b| a.partial_cmp(b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan())));
+        let values: Vec<f32> = noise(m, 6).iter().map(|x| (x * 23.0).round()).chain(special).collect();
+        assert_counts(&sorted, &values, is_less);
+        let wide = |x: &[f32]| x.iter().map(|x| if x.is_subnormal() { 1e-310 } else { f64::from(*x) }).collect();
+        let (sorted, values): (Vec<f64>, Vec<f64>) = (wide(&sorted), wide(&values));
+        assert_counts(&sorted, &values, |a, b| is_less(a as f32, b as f32));
+    }
+}
+
+#[test]
+fn counts_of_searches_for_integers() {
+    let values = [i64::MIN, -1, 0, 7, i64::MAX];
+    assert_counts(&values, &values, |a, b| a < b);
+    assert_counts(&[i32::MIN, -3, 8, 8, i32::MAX], &[8, i32::MAX, i32::MIN, 0], |a, b| a < b);
+    assert_counts(&[0, 3, u32::MAX], &[u32::MAX, 4, 0], |a, b| a < b);
+    assert_counts(&[0, 3, u64::MAX], &[u64::MAX, 4, 0], |a, b| a < b);
+}
+
+#[test]
+fn searches_that_do_not_fit_are_errors() {
+    assert_error(search_sorted(&[1, 2], &[1, 2], true, &mut [0], 1), "the counts of a search: 1, expected 2");
+}
