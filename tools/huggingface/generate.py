@@ -32,6 +32,10 @@ def randomize(model):
             # Tables of sines are no weights.
             if parameter.requires_grad:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
+        # The factors of Gemma 4's layers.
+        for name, buffer in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                buffer.add_(torch.randn_like(buffer) * 0.3)
 
 
 def save(name, model, inputs, more=None, **options):
@@ -129,6 +133,8 @@ FALCON = {"lm_head_multiplier": 0.5, "embedding_multiplier": 3.0, "mlp_multiplie
           "attention_out_multiplier": 1.2, "attention_in_multiplier": 0.8, "ssm_multipliers": [0.9, 1.1, 1.3, 0.7, 1.5],
           "ssm_in_multiplier": 1.4, "ssm_out_multiplier": 0.6}
 GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "attention_multiplier": 0.3, "logits_scaling": 2.0}
+LAYERED = {**KV, "head_dim": 8, "num_hidden_layers": 4, "sliding_window": 4, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 4,
+           "layer_types": ["sliding_attention", "full_attention"] * 2}
 
 # The folder, the class, and fields in addition to the fields of DECODER.
 FAMILIES = [
@@ -278,6 +284,15 @@ FAMILIES = [
     ("cohere2_moe", "Cohere2Moe", {**KV, "head_dim": 8, "logit_scale": 0.25, "num_experts": 4, "sliding_window": 4, "num_shared_experts": 2,
                                    "layer_types": ["sliding_attention", "full_attention"]}),
     ("axk1", "AXK1", {**SMALL_EXPERTS, **LATENT, **GROUPS, "q_lora_rank": 6, "mlp_layer_types": ["dense", "sparse"]}),
+    # The last two layers use the keys of earlier layers of their type.
+    ("gemma3n", "Gemma3nText", {**LAYERED, "intermediate_size": [24, 24, 20, 20], "activation_sparsity_pattern": [0.8, 0.0, 0.0, 0.6],
+                                "altup_num_inputs": 3, "altup_active_idx": 1, "laurel_rank": 4, "vocab_size_per_layer_input": 28}),
+    ("gemma4", "Gemma4Text", {**LAYERED, "use_double_wide_mlp": True, "global_head_dim": 12, "vocab_size_per_layer_input": VOCABULARY}),
+    # Keys are values in layers without a window, and experts are next to the MLPs.
+    ("gemma4_experts", "Gemma4Text", {**KV, "head_dim": 8, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"],
+                                      "hidden_size_per_layer_input": 0, "global_head_dim": 12, "attention_k_eq_v": True,
+                                      "num_global_key_value_heads": 1, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2,
+                                      "moe_intermediate_size": 12, "final_logit_softcapping": 3.0}),
     ("modernbert_decoder", "ModernBertDecoder", {"num_hidden_layers": 3, "local_attention": 8, "global_attn_every_n_layers": 2, "mlp_bias": True}),
 ]
 
@@ -309,7 +324,7 @@ def families(names):
         torch.manual_seed(1)
         config = getattr(transformers, f"{kind}Config")(**{**sizes_of(kind), **fields})
         # Some configurations are of a class with another name.
-        class_name = {"Llama4Text": "Llama4", "Qwen3_5Text": "Qwen3_5", "Qwen3_5MoeText": "Qwen3_5Moe"}.get(kind, kind)
+        class_name = {"Llama4Text": "Llama4", "Qwen3_5Text": "Qwen3_5", "Qwen3_5MoeText": "Qwen3_5Moe", "Gemma3nText": "Gemma3n", "Gemma4Text": "Gemma4"}.get(kind, kind)
         model = getattr(transformers, f"{class_name}ForCausalLM", transformers.AutoModelForCausalLM.from_config)
         decoder(name, model, config, max_shard_size="10GB")
 
@@ -373,6 +388,13 @@ TEXTS = {
                       "vision_config": {**{name: size for name, size in SMALL_TOWER.items() if name != "image_size"}}},
     "deepseek_vl": {"image_token_id": 30, "text_config": {**TEXT, "model_type": "llama"},
                     "vision_config": {"model_type": "siglip_vision_model", **SMALL_TOWER}},
+    "gemma4_images": {"model_type": "gemma4", "image_token_id": 30, "audio_token_id": 31, "video_token_id": 29, "boi_token_id": 28, "eoi_token_id": 28,
+                      "boa_token_id": 28, "eoa_token_index": 28, "audio_config": None,
+                      "text_config": {**DECODER, **LAYERED, "model_type": "gemma4_text", "num_hidden_layers": 2, "num_kv_shared_layers": 0,
+                                      "layer_types": ["sliding_attention", "full_attention"], "global_head_dim": 12,
+                                      "final_logit_softcapping": 3.0, "vocab_size_per_layer_input": VOCABULARY},
+                      "vision_config": {"model_type": "gemma4_vision", "head_dim": 8, "num_key_value_heads": 2, "position_embedding_size": 8,
+                                        **{name: size for name, size in SMALL_TOWER.items() if name != "image_size"}}},
     "mistral4_images": {"model_type": "mistral3", "image_token_index": 30, "spatial_merge_size": 1,
                  "text_config": {**DECODER, **SMALL_EXPERTS, **LATENT, "model_type": "mistral4", "n_routed_experts": 4, "q_lora_rank": 6},
                  "vision_config": {"model_type": "pixtral", **SMALL_TOWER, "head_dim": 8}},

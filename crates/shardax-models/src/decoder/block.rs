@@ -2,11 +2,13 @@
 
 use shardax_nn::prelude::*;
 
-use super::experts::{self, dropless};
+use super::experts::{self, Routed, dropless};
+use super::streams::{LayerInput, LowRank, Streams};
 use super::{
-    Activation, DecoderConfig, GatedDelta, LatentAttention, LayerParts, NormKind, Positions, QkNorm, SelectiveState,
-    ShortConv, StateSpace,
+    Activation, DecoderConfig, GatedDelta, HeadSizes, LatentAttention, LayerParts, NormKind, Positions, QkNorm,
+    SelectiveState, ShortConv, StateSpace,
 };
+use crate::huggingface::remove_input_biases;
 use crate::shardings::{gather_positions, reshard_like};
 
 /// A block of a [`Decoder`](crate::Decoder): attention and an MLP, each added to its input.
@@ -44,6 +46,21 @@ pub struct Block {
     pub shared_gate: Option<Linear>,
     /// Normalizes the output of the MLP, see [`DecoderConfig::post_norms`].
     pub post_mlp_norm: Option<Norm>,
+    /// The norms of experts next to an MLP, see [`ExpertsConfig::beside_mlp`](crate::ExpertsConfig::beside_mlp).
+    pub beside: Option<BesideMlp>,
+    /// Adds an embedding of the tokens, see [`DecoderConfig::layer_embedding`].
+    pub layer_input: Option<LayerInput>,
+    /// Several streams of features, see [`DecoderConfig::streams`].
+    pub streams: Option<Streams>,
+    /// A linear layer of low rank, which is added to attention, see [`DecoderConfig::streams`].
+    pub low_rank: Option<LowRank>,
+    /// `[1]`: the factor of the output, see [`DecoderConfig::layer_scale`].
+    pub layer_scale: Option<Array>,
+    /// The earlier layer whose keys and values attention uses, see [`DecoderConfig::key_layers`].
+    #[tree(static)]
+    pub(super) key_layer: Option<usize>,
+    /// True if a later layer uses the keys and values of this one.
+    lends_keys: bool,
     /// The slope of each head's scores over the distance, for [`Positions::Alibi`](crate::Positions::Alibi).
     #[tree(static)]
     alibi_slopes: Option<Slopes>,
@@ -62,6 +79,24 @@ pub struct Block {
     #[tree(static)]
     rules: Rules,
 }
+
+/// The norms of experts next to an MLP.
+#[derive(Module, Clone, Debug)]
+pub struct BesideMlp {
+    /// Normalizes the input of the router.
+    pub router_norm: Norm,
+    /// Normalizes the input of the experts.
+    pub experts_norm: Norm,
+    /// Normalizes the output of the MLP.
+    pub mlp_output_norm: Norm,
+    /// Normalizes the output of the experts.
+    pub experts_output_norm: Norm,
+    /// `[experts]`: the factors of the weights of experts.
+    pub expert_scale: Array,
+}
+
+/// The keys and values of a layer, `[..., length, key heads, depth]`.
+pub(super) type KeysAndValues = (Array, Array);
 
 /// A normalization layer, see [`NormKind`].
 #[derive(Module, Clone, Debug)]
@@ -91,6 +126,8 @@ pub struct Mlp {
     activation: Activation,
     gate_scale: Option<f64>,
     output_scale: Option<f64>,
+    /// The share of gates that are zero.
+    sparsity: Option<f64>,
 }
 
 /// The factors of [`Activation::Xielu`].
@@ -195,6 +232,7 @@ impl Mlp {
             activation,
             gate_scale: None,
             output_scale: None,
+            sparsity: None,
         }
     }
 
@@ -212,7 +250,11 @@ impl Mlp {
             return self.down.forward(xielu.apply(&self.up.forward(x)));
         }
         let hidden = match &self.gate {
-            Some(gate) => self.activation.gated(scaled(gate.forward(&x), self.gate_scale), self.up.forward(x)),
+            Some(gate) => {
+                let gates = scaled(gate.forward(&x), self.gate_scale);
+                let gates = self.sparsity.into_iter().fold(gates, |gates, share| largest_gates(&gates, share));
+                self.activation.gated(gates, self.up.forward(x))
+            }
             None => self.activation.apply(self.up.forward(x)),
         };
         scaled(self.down.forward(hidden), self.output_scale)
@@ -237,7 +279,8 @@ impl Block {
     pub fn new(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> Block {
         // Do not change the order of these calls: layers draw their weights from `rngs`, so that another order would
         // change the model of every seed.
-        let DecoderConfig { features, hidden, activation, gated, biases, .. } = *config;
+        let DecoderConfig { features, activation, gated, biases, .. } = *config;
+        let hidden = config.layer_hidden.get(layer).copied().unwrap_or(config.hidden);
         let is_normalized = config.first_norm || layer > 0;
         let has_norm = (config.pre_norms && is_normalized) || config.sum_norms;
         let attention_norm = norm_if(has_norm && config.parts_of(layer) != LayerParts::Mlp, config, rngs);
@@ -264,8 +307,11 @@ impl Block {
         let mlp_norm = norm_if((has_mlp_norm || config.sum_norms) && has_mlp, config, rngs);
         let chosen = config.experts_of(layer).filter(|_| has_mlp);
         let experts = chosen.and_then(|chosen| experts::build(config, chosen, rngs));
-        let mlp = (experts.is_none() && has_mlp)
-            .then(|| Mlp::new(features, hidden, activation, gated, biases.mlp, rngs).scales(config));
+        let is_beside = chosen.is_some_and(|chosen| chosen.beside_mlp);
+        let mlp = ((experts.is_none() || is_beside) && has_mlp).then(|| {
+            let mlp = Mlp::new(features, hidden, activation, gated, biases.mlp, rngs).scales(config);
+            Mlp { sparsity: config.gate_sparsity.get(layer).copied().filter(|share| *share > 0.0), ..mlp }
+        });
         let shared_hidden = chosen.and_then(|chosen| chosen.shared_hidden);
         let shared_expert = shared_hidden.map(|hidden| Mlp::new(features, hidden, activation, gated, biases.mlp, rngs));
         let has_gate = shared_expert.is_some() && chosen.is_some_and(|chosen| chosen.shared_gate);
@@ -287,6 +333,13 @@ impl Block {
             shared_expert,
             shared_gate,
             post_mlp_norm,
+            beside: chosen.filter(|_| is_beside).map(|chosen| BesideMlp::new(config, chosen.count, rngs)),
+            layer_input: config.layer_embedding.as_ref().map(|about| LayerInput::new(config, about, layer, rngs)),
+            streams: config.streams.as_ref().map(|about| Streams::new(config, about, rngs)),
+            low_rank: config.streams.as_ref().map(|about| LowRank::new(config, about, rngs)),
+            layer_scale: config.layer_scale.then(|| ones_dtype([1], rngs.policy().param_dtype)),
+            key_layer: config.key_layer(layer),
+            lends_keys: config.key_layers.contains(&Some(layer)),
             alibi_slopes: config.alibi_slopes().map(Slopes::new),
             rounded_alibi: match config.positions {
                 Positions::RoundedAlibi(factor) => Some(factor),
@@ -307,13 +360,26 @@ impl Block {
     /// `x` is `[..., length, features]`, and so is the result.
     #[track_caller]
     pub fn forward(&self, x: Array) -> Array {
-        self.add_layers(x, |x| {
+        self.forward_over(x, None).0
+    }
+
+    /// Computes the output of the block. `keys` are the keys and values of the layer that the configuration names, if it names
+    /// one. Also returns the keys and values of this block if a later layer uses them.
+    #[track_caller]
+    pub(super) fn forward_over(&self, x: Array, keys: Option<KeysAndValues>) -> (Array, Option<KeysAndValues>) {
+        let mut lent = None;
+        let y = self.add_layers(x, |x| {
             let attended = self.attention.as_ref().map(|attention| {
                 let x = scaled(x.clone(), self.attention_input_scale);
                 let length = x.shape().get(x.ndim().saturating_sub(2)).copied().unwrap_or(0);
                 let options = self.with_alibi(AttentionOptions::new(), length);
                 let places = arange(0..length as i32);
-                let y = attention.attend(&x, &x, &x, self.with_chunk(options, &places, &places, None));
+                let options = self.with_chunk(options, &places, &places, None);
+                lent = self.lends_keys.then(|| attention.keys_and_values(&x, &options).into());
+                let y = match keys.clone().or_else(|| lent.clone()) {
+                    Some((keys, values)) => attention.attend_over(&x, keys, values, options),
+                    None => attention.attend(&x, &x, &x, options),
+                };
                 scaled(y, self.attention_output_scale)
             });
             let latent = self.latent.as_ref().map(|latent| latent.forward(x.clone()));
@@ -322,14 +388,15 @@ impl Block {
             let space = self.state_space.as_ref().map(|space| with_all_positions(&x, |x| space.forward(x)));
             let selective = self.selective.as_ref().map(|space| with_all_positions(&x, |x| space.forward(x)));
             sum_of([attended, latent, conv, delta, space, selective])
-        })
+        });
+        (y, lent)
     }
 
     /// Creates an empty cache of keys and values of this shape, `[..., length]`.
     #[track_caller]
     pub fn init_cache(&mut self, shape: &[usize]) {
         if let Some(attention) = &mut self.attention {
-            let dtype = attention.key.kernel.dtype();
+            let dtype = attention.out.kernel.dtype();
             attention.init_cache([shape, &[1]].concat(), dtype);
         }
         if let Some(latent) = &mut self.latent {
@@ -379,11 +446,25 @@ impl Block {
     /// mask that broadcasts to `[batch, heads, length, length of the cache]`.
     #[track_caller]
     pub fn decode(&mut self, x: Array, positions: Option<&Array>, mask: Option<&Array>) -> Array {
+        self.decode_over(x, positions, mask, None)
+    }
+
+    /// Computes [`decode`](Block::decode) with the cache of the layer that the configuration names, if it names one.
+    #[track_caller]
+    pub(super) fn decode_over(
+        &mut self,
+        x: Array,
+        positions: Option<&Array>,
+        mask: Option<&Array>,
+        keys: Option<&Block>,
+    ) -> Array {
+        let other = keys.and_then(|block| block.attention.as_ref());
         let (mut attention, mut latent) = (self.attention.clone(), self.latent.clone());
         let (mut conv, mut delta, mut space) = (self.conv.clone(), self.delta.clone(), self.state_space.clone());
         let mut selective = self.selective.clone();
         let y = self.add_layers(x, |x| {
-            let attended = attention.as_mut().map(|attention| self.decode_attention(attention, &x, positions, mask));
+            let attended =
+                attention.as_mut().map(|attention| self.decode_attention(attention, &x, (positions, mask), other));
             let latent = latent.as_mut().map(|latent| latent.decode(x.clone(), positions, mask));
             let conv = conv.as_mut().map(|conv| conv.decode(x.clone(), positions));
             let delta = delta.as_mut().map(|delta| delta.decode(x.clone(), mask));
@@ -408,11 +489,11 @@ impl Block {
         &self,
         attention: &mut MultiHeadAttention,
         x: &Array,
-        positions: Option<&Array>,
-        mask: Option<&Array>,
+        (positions, mask): (Option<&Array>, Option<&Array>),
+        other: Option<&MultiHeadAttention>,
     ) -> Array {
         let options = positions.iter().fold(AttentionOptions::new(), |options, at| options.positions(*at));
-        let keys = attention.cached_key.as_ref().map(|keys| keys.shape());
+        let keys = other.unwrap_or(attention).cached_key.as_ref().map(|keys| keys.shape());
         let length = keys.and_then(|shape| shape.get(shape.len().checked_sub(3)?).copied()).unwrap_or(0);
         let options = self.with_alibi(options, length);
         let options = match (self.chunk, &attention.cache_index) {
@@ -429,7 +510,11 @@ impl Block {
             _ => mask.iter().fold(options, |options, mask| options.mask(*mask)),
         };
         let x = scaled(x.clone(), self.attention_input_scale);
-        scaled(attention.decode_with(x, options), self.attention_output_scale)
+        let y = match other {
+            Some(other) => attention.decode_over(x, other, options),
+            None => attention.decode_with(x, options),
+        };
+        scaled(y, self.attention_output_scale)
     }
 
     /// Restricts attention to keys in the chunk of the query. `queries` and `keys` are their positions, `[..., length]`.
@@ -465,10 +550,31 @@ impl Block {
         })
     }
 
+    /// Adds the outputs of the block's layers to `x`, which can have several streams of features, and the embeddings of all
+    /// layers after them.
+    #[track_caller]
+    fn add_layers(&self, x: Array, attend: impl FnOnce(Array) -> Option<Array>) -> Array {
+        let Some(input) = &self.layer_input else { return self.scale_output(self.add_to(x, attend)) };
+        let (x, embeddings) = input.split(&x);
+        let y = match &self.streams {
+            Some(streams) => streams.update(&x, input, &embeddings, |x| self.add_to(x, attend)),
+            None => {
+                let y = self.add_to(x, attend);
+                &y + input.forward(&y, &embeddings)
+            }
+        };
+        concatenate(&[self.scale_output(y), embeddings], -1)
+    }
+
+    /// Multiplies the output by the learned factor, if the block has one.
+    fn scale_output(&self, x: Array) -> Array {
+        self.layer_scale.iter().fold(x, |x, scale| &x * scale.astype(x.dtype()))
+    }
+
     /// Adds the outputs of the block's layers to `x`. `attend` computes attention, or the layers in its place; it returns `None`
     /// if the block has no such layer.
     #[track_caller]
-    fn add_layers(&self, x: Array, attend: impl FnOnce(Array) -> Option<Array>) -> Array {
+    fn add_to(&self, x: Array, attend: impl FnOnce(Array) -> Option<Array>) -> Array {
         // Only attention.
         if self.mlp.is_none() && self.experts.is_none() {
             let attended = attend(normed(&self.norm, &x));
@@ -479,23 +585,25 @@ impl Block {
         if self.sum_norms {
             let attended = attend(x.clone()).map_or_else(|| x.clone(), |y| &x + self.scale(y));
             let x = self.place(normed(&self.norm, &attended));
-            return self.place(normed(&self.mlp_norm, &(&x + self.scale(self.feed_forward(x.clone())))));
+            return self.place(normed(&self.mlp_norm, &(&x + self.scale(self.feed_forward(&x, x.clone())))));
         }
         let input = normed(&self.norm, &x);
         // Only the MLP.
         let Some(attended) = attend(input.clone()) else {
-            let y = normed(&self.post_mlp_norm, &self.feed_forward(normed(&self.mlp_norm, &x)));
+            let y = normed(&self.post_mlp_norm, &self.feed_forward(&x, normed(&self.mlp_norm, &x)));
             return self.place(&x + self.scale(y));
         };
+        let low_rank = self.low_rank.as_ref().map(|layer| layer.forward(&input));
         let attended = self.scale(normed(&self.post_attention_norm, &attended));
         // Attention and MLP have the same input, instead of one after the other.
         if self.parallel {
             let input = self.mlp_norm.as_ref().map_or(input, |norm| norm.forward(&x));
-            let y = normed(&self.post_mlp_norm, &self.feed_forward(input));
+            let y = normed(&self.post_mlp_norm, &self.feed_forward(&x, input));
             return self.place(&x + attended + self.scale(y));
         }
         let x = self.place(&x + attended);
-        let y = normed(&self.post_mlp_norm, &self.feed_forward(normed(&self.mlp_norm, &x)));
+        let x = low_rank.into_iter().fold(x, |x, y| (x + y) * std::f64::consts::FRAC_1_SQRT_2);
+        let y = normed(&self.post_mlp_norm, &self.feed_forward(&x, normed(&self.mlp_norm, &x)));
         self.place(&x + self.scale(y))
     }
 
@@ -515,24 +623,49 @@ impl Block {
         scaled(x, self.residual_scale)
     }
 
+    /// Computes the MLP or the experts of `x`, the normalized sum `residual`.
     #[track_caller]
-    fn feed_forward(&self, x: Array) -> Array {
-        let y = match (&self.mlp, &self.experts) {
-            (Some(mlp), _) => return mlp.forward(x),
-            (None, Some(experts)) => {
+    fn feed_forward(&self, residual: &Array, x: Array) -> Array {
+        let y = match (&self.mlp, &self.experts, &self.beside) {
+            (Some(mlp), Some(experts), Some(beside)) => {
+                let routed = dropless(experts, &beside.routed(residual), &self.rules, self.weighs_inputs);
+                let routed = routed.unwrap_or_else(|error| Array::from_error(error, &x));
+                return beside.mlp_output_norm.forward(mlp.forward(x)) + beside.experts_output_norm.forward(routed);
+            }
+            (Some(mlp), ..) => return mlp.forward(x),
+            (None, Some(experts), _) => {
                 let routed = match experts.capacity() {
                     Some(_) => experts.forward(&x).map(|routed| routed.y),
-                    None => dropless(experts, &x, &self.rules, self.weighs_inputs),
+                    None => dropless(experts, &Routed::of(&x), &self.rules, self.weighs_inputs),
                 };
                 routed.unwrap_or_else(|error| Array::from_error(error, &x))
             }
-            (None, None) => return x,
+            (None, None, _) => return x,
         };
         let Some(shared) = &self.shared_expert else { return y };
         match &self.shared_gate {
             Some(gate) => y + sigmoid(gate.forward(&x)) * shared.forward(x),
             None if self.averages_shared => (y + shared.forward(x)) * 0.5,
             None => y + shared.forward(x),
+        }
+    }
+}
+
+impl BesideMlp {
+    fn new(config: &DecoderConfig, experts: usize, rngs: &mut Rngs) -> BesideMlp {
+        let [experts_norm, mlp_output_norm, experts_output_norm, router_norm] =
+            [(); 4].map(|()| Norm::new(config.norm, config.features, config.epsilon, rngs));
+        let expert_scale = ones_dtype([experts], DType::F32);
+        BesideMlp { router_norm, experts_norm, mlp_output_norm, experts_output_norm, expert_scale }
+    }
+
+    /// Returns the inputs of the router and of the experts.
+    fn routed(&self, x: &Array) -> Routed<'_> {
+        let features = x.shape().last().copied().unwrap_or(1).max(1);
+        Routed {
+            router_input: self.router_norm.forward(x) * (features as f64).powf(-0.5),
+            x: self.experts_norm.forward(x),
+            expert_scale: Some(&self.expert_scale),
         }
     }
 }
@@ -562,6 +695,15 @@ fn sum_of(results: [Option<Array>; 6]) -> Option<Array> {
     results.into_iter().flatten().reduce(|sum, result| sum + result)
 }
 
+/// Replaces all gates by zero, except the largest ones, from which a bound is subtracted. If gates are normally distributed,
+/// this share of them becomes zero.
+fn largest_gates(gates: &Array, share: f64) -> Array {
+    let deviations = lax::erf_inv(full((), (2.0 * share - 1.0) as f32)) * std::f64::consts::SQRT_2;
+    let mean = gates.mean_keepdims(-1);
+    let deviation = (gates - &mean).square().mean_keepdims(-1).sqrt();
+    relu(gates - (mean + deviation * deviations.astype(gates.dtype())))
+}
+
 /// Multiplies `x` by a factor, if there is one.
 fn scaled(x: Array, factor: Option<f64>) -> Array {
     match factor {
@@ -586,9 +728,10 @@ fn norm_if(is_used: bool, config: &DecoderConfig, rngs: &mut Rngs) -> Option<Nor
 fn attention(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> MultiHeadAttention {
     let window = config.window(layer);
     let rope = config.rope_of(layer);
-    let mut builder = MultiHeadAttention::builder(config.heads, config.features)
-        .qkv_features(config.heads * config.head_dim)
-        .num_kv_heads(config.kv_heads)
+    let HeadSizes { heads, kv_heads, head_dim } = config.heads_of(layer);
+    let mut builder = MultiHeadAttention::builder(heads, config.features)
+        .qkv_features(heads * head_dim)
+        .num_kv_heads(kv_heads)
         .use_bias(config.biases.qkv || config.biases.out)
         .is_causal(true)
         .normalize_after_rope(config.qk_norm_after_rope)
@@ -611,43 +754,51 @@ fn attention(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> MultiHead
     builder = window.into_iter().fold(builder, |builder, window| builder.local_window_size(window - 1, 0));
     let mut attention = builder.build(rngs);
     if !config.biases.qkv {
-        [&mut attention.query, &mut attention.key, &mut attention.value]
-            .into_iter()
-            .for_each(|layer| layer.bias = None);
+        remove_input_biases(&mut attention);
     }
     if !config.biases.out {
         attention.out.bias = None;
     }
     add_qk_norms(&mut attention, config, layer, rngs);
+    if config.values_from_keys.get(layer) == Some(&true) {
+        attention.value = None;
+    }
+    if config.value_norm {
+        attention.value_norm = Some(RmsNorm::builder(head_dim).use_scale(false).epsilon(config.epsilon).build(rngs));
+    }
+    if config.key_layer(layer).is_some() {
+        (attention.key, attention.value, attention.key_norm, attention.value_norm) = (None, None, None, None);
+    }
     if config.attention_gate {
         attention.gate = Some(
-            LinearGeneral::builder([config.features], [config.heads, config.head_dim])
+            LinearGeneral::builder([config.features], [heads, head_dim])
                 .use_bias(config.biases.qkv)
                 .kernel_axes([Some("embed"), Some("heads"), None])
                 .build(rngs),
         );
     }
     if config.sinks {
-        attention.sinks = Some(zeros_dtype([config.heads], rngs.policy().param_dtype));
+        attention.sinks = Some(zeros_dtype([heads], rngs.policy().param_dtype));
     }
     attention
 }
 
 /// Adds the norms of queries and keys that the configuration describes.
 fn add_qk_norms(attention: &mut MultiHeadAttention, config: &DecoderConfig, layer: usize, rngs: &mut Rngs) {
-    for (is_query, heads) in [(true, config.heads), (false, config.kv_heads)] {
+    let HeadSizes { heads, kv_heads, head_dim } = config.heads_of(layer);
+    for (is_query, heads) in [(true, heads), (false, kv_heads)] {
         let (kind, features) = match config.qk_norm {
             QkNorm::None => continue,
             QkNorm::HeadPlain => {
-                let norm = RmsNorm::builder(config.head_dim).use_scale(false).epsilon(config.epsilon).build(rngs);
+                let norm = RmsNorm::builder(head_dim).use_scale(false).epsilon(config.epsilon).build(rngs);
                 let norm = Some(norm).filter(|_| config.rope_of(layer).is_some());
                 *(if is_query { &mut attention.query_norm } else { &mut attention.key_norm }) = norm;
                 continue;
             }
-            QkNorm::Head => (config.norm, config.head_dim),
-            QkNorm::AllHeads => (config.norm, heads * config.head_dim),
+            QkNorm::Head => (config.norm, head_dim),
+            QkNorm::AllHeads => (config.norm, heads * head_dim),
             // The scales of heads follow the norm.
-            QkNorm::EachHead => (NormKind::LayerPlain, config.head_dim),
+            QkNorm::EachHead => (NormKind::LayerPlain, head_dim),
         };
         match (Norm::new(kind, features, config.epsilon, rngs), is_query) {
             (Norm::Rms(norm), true) => attention.query_norm = Some(norm),
@@ -657,7 +808,7 @@ fn add_qk_norms(attention: &mut MultiHeadAttention, config: &DecoderConfig, laye
             (Norm::Identity, _) => {}
         }
         if config.qk_norm == QkNorm::EachHead {
-            let scale = Some(ones_dtype([heads, config.head_dim], rngs.policy().param_dtype));
+            let scale = Some(ones_dtype([heads, head_dim], rngs.policy().param_dtype));
             *(if is_query { &mut attention.query_scale } else { &mut attention.key_scale }) = scale;
         }
     }

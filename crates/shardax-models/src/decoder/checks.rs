@@ -3,7 +3,9 @@
 use shardax::error::Result;
 use shardax_nn::prelude::*;
 
-use super::{DecoderConfig, DeltaConfig, ExpertsConfig, LatentConfig, NormKind, Positions, QkNorm, StateSpaceConfig};
+use super::{
+    DecoderConfig, DeltaConfig, ExpertsConfig, HeadSizes, LatentConfig, NormKind, Positions, QkNorm, StateSpaceConfig,
+};
 use crate::error::value_error;
 
 impl DecoderConfig {
@@ -17,6 +19,7 @@ impl DecoderConfig {
         let location = std::panic::Location::caller();
         let checked = self
             .check_sizes()
+            .and_then(|()| self.check_layers())
             .and_then(|()| self.check_latent_attention())
             .and_then(|()| self.check_overflow())
             .and_then(|()| self.check_lists_of_layers())
@@ -48,6 +51,43 @@ impl DecoderConfig {
         if !self.heads.is_multiple_of(self.kv_heads) {
             let message = format!("kv_heads ({}) does not divide heads ({})", self.kv_heads, self.heads);
             return Err(value_error(message, "choose a number of heads that is a multiple of kv_heads"));
+        }
+        Ok(())
+    }
+
+    fn check_layers(&self) -> Result<()> {
+        let is_odd = |sizes: &HeadSizes| {
+            [sizes.heads, sizes.kv_heads, sizes.head_dim].contains(&0) || !sizes.heads.is_multiple_of(sizes.kv_heads)
+        };
+        if let Some(sizes) = self.layer_heads.iter().find(|sizes| is_odd(sizes)) {
+            return Err(value_error(
+                format!("{sizes:?} does not describe heads"),
+                "use positive sizes, and kv_heads that divide heads",
+            ));
+        }
+        if self.layer_hidden.contains(&0) {
+            return Err(value_error("layer_hidden has a 0", "set the sizes of all MLPs to at least 1"));
+        }
+        let lends = |layer: usize, earlier: usize| {
+            earlier < layer && self.key_layer(earlier).is_none() && self.heads_of(layer) == self.heads_of(earlier)
+        };
+        let borrowers = self.key_layers.iter().enumerate().filter_map(|(layer, earlier)| Some((layer, (*earlier)?)));
+        if let Some((layer, earlier)) = borrowers.into_iter().find(|(layer, earlier)| !lends(*layer, *earlier)) {
+            let message = format!("layer {layer} cannot use the keys of layer {earlier}");
+            return Err(value_error(message, "choose an earlier layer with the same heads that has its own keys"));
+        }
+        if let Some(share) = self.gate_sparsity.iter().find(|share| !(0.0..1.0).contains(*share)) {
+            return Err(value_error(format!("gate_sparsity has {share}"), "use numbers from 0 to below 1"));
+        }
+        let embedding = self.layer_embedding.as_ref().map_or([1, 1], |about| [about.vocab_size, about.features]);
+        let (streams, active) =
+            self.streams.as_ref().map_or(([1, 1], 0), |about| ([about.count, about.rank], about.active));
+        if [embedding, streams].concat().contains(&0) || active >= streams[0] {
+            let message = format!("{:?} and {:?} do not describe streams", self.layer_embedding, self.streams);
+            return Err(value_error(message, "use positive sizes, and an active stream below their number"));
+        }
+        if self.streams.is_some() && self.layer_embedding.is_none() {
+            return Err(value_error("streams is set without layer_embedding", "set layer_embedding too"));
         }
         Ok(())
     }
@@ -221,6 +261,12 @@ impl DecoderConfig {
             && equal(self.state_space.as_ref().map_or(&[][..], |space| &space.layers))
             && equal(self.selective.as_ref().map_or(&[][..], |space| &space.layers))
             && equal(&self.parts)
+            && equal(&self.layer_heads)
+            && equal(&self.layer_hidden)
+            && equal(&self.values_from_keys)
+            && equal(&self.gate_sparsity)
+            && self.key_layers.iter().all(Option::is_none)
+            && self.layer_embedding.is_none()
     }
 
     /// The largest matrices, for bounds.
@@ -242,7 +288,17 @@ impl DecoderConfig {
             ("query kernel", self.features, self.heads.saturating_mul(head_dim)),
             ("key kernel", self.features, self.kv_heads.saturating_mul(head_dim)),
             ("projection of tokens", self.features, self.embedding_features.unwrap_or(0)),
-            ("MLP kernel", self.features, self.hidden),
+            ("MLP kernel", self.features, self.layer_hidden.iter().copied().max().unwrap_or(self.hidden)),
+            (
+                "token table of layers",
+                self.layer_embedding.as_ref().map_or(0, |about| about.vocab_size),
+                self.layer_embedding.as_ref().map_or(0, |about| about.features.saturating_mul(self.layers)),
+            ),
+            (
+                "query kernel of a layer",
+                self.features,
+                self.layer_heads.iter().map(|sizes| sizes.heads.saturating_mul(sizes.head_dim)).max().unwrap_or(0),
+            ),
             ("kernel of experts", self.features, experts),
             ("kernel of latents", 1, latent),
             (

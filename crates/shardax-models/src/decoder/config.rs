@@ -5,6 +5,7 @@ use shardax_nn::{Implementation, QueryGrowth};
 
 use super::block::Xielu;
 use super::mixers::{ConvConfig, DeltaConfig, LatentConfig, SelectiveConfig, StateSpaceConfig};
+use super::streams::{LayerEmbeddingConfig, StreamsConfig};
 
 /// The architecture of a [`Decoder`](crate::Decoder).
 ///
@@ -40,8 +41,20 @@ pub struct DecoderConfig {
     pub kv_heads: usize,
     /// The number of features of a head.
     pub head_dim: usize,
+    /// The heads of each layer; empty if all layers have the heads of the fields above.
+    pub layer_heads: Vec<HeadSizes>,
+    /// For each layer, the earlier layer whose keys and values it uses; empty if each layer has its own.
+    pub key_layers: Vec<Option<usize>>,
+    /// True for each layer whose keys are values too, before both are normalized; empty if all layers have values.
+    pub values_from_keys: Vec<bool>,
+    /// True if the values of each head are normalized, without a scale.
+    pub value_norm: bool,
     /// The number of hidden features of an MLP.
     pub hidden: usize,
+    /// The number of hidden features of the MLP of each layer; empty if all are equal.
+    pub layer_hidden: Vec<usize>,
+    /// The share of the gates of each layer's MLP that become zero; empty if none do.
+    pub gate_sparsity: Vec<f64>,
     /// The encoding of positions.
     pub positions: Positions,
     /// The number of unused rows at the start of a learned position embedding. OPT has 2.
@@ -137,6 +150,12 @@ pub struct DecoderConfig {
     pub attention_gate: bool,
     /// The sizes of latent attention, if keys and values are computed from a latent.
     pub latent: Option<LatentConfig>,
+    /// An embedding of tokens that each layer adds to its output, as in Gemma 3n and Gemma 4.
+    pub layer_embedding: Option<LayerEmbeddingConfig>,
+    /// Several streams of features, as in Gemma 3n.
+    pub streams: Option<StreamsConfig>,
+    /// True if the output of each layer has a learned factor.
+    pub layer_scale: bool,
     /// True if the layers are one [`Stack`], compiled as a loop. Their windows must be equal.
     pub scan_layers: bool,
     /// The intermediate values of a layer that are stored for the gradient. Default: all of them.
@@ -183,6 +202,9 @@ pub struct ExpertsConfig {
     pub post_norms: bool,
     /// The bound of [`RouterScores::SparseMixer`], see [`MixtureOfExperts::jitter`].
     pub jitter: f64,
+    /// True if the layer also has an MLP, whose normalized output is added to the normalized output of the experts, as in
+    /// Gemma 4.
+    pub beside_mlp: bool,
     /// True if the weights of a token's experts are factors of the experts' inputs instead of their outputs.
     pub weighs_inputs: bool,
     /// The capacity of each expert, as a multiple of a balanced load; `None` if no token is dropped.
@@ -209,11 +231,23 @@ impl ExpertsConfig {
             averages_shared: false,
             post_norms: false,
             jitter: 0.01,
+            beside_mlp: false,
             weighs_inputs: false,
             capacity_factor: Some(1.25),
             dense_layers: Vec::new(),
         }
     }
+}
+
+/// The heads of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HeadSizes {
+    /// The number of query heads.
+    pub heads: usize,
+    /// The number of key and value heads.
+    pub kv_heads: usize,
+    /// The number of features of a head.
+    pub head_dim: usize,
 }
 
 /// The parts of a layer.
@@ -368,7 +402,13 @@ impl DecoderConfig {
             kv_heads: heads,
             // This constructor returns no error, so that it can be used in a struct update. `check` reports invalid sizes.
             head_dim: features.checked_div(heads).unwrap_or(0),
+            layer_heads: Vec::new(),
+            key_layers: Vec::new(),
+            values_from_keys: Vec::new(),
+            value_norm: false,
             hidden: features.saturating_mul(4),
+            layer_hidden: Vec::new(),
+            gate_sparsity: Vec::new(),
             positions: Positions::Rotary(Rope::default()),
             first_position: 0,
             local_rope: None,
@@ -415,9 +455,23 @@ impl DecoderConfig {
             parts: Vec::new(),
             attention_gate: false,
             latent: None,
+            layer_embedding: None,
+            streams: None,
+            layer_scale: false,
             scan_layers: false,
             checkpoint: None,
         }
+    }
+
+    /// The heads of this layer.
+    pub(crate) fn heads_of(&self, layer: usize) -> HeadSizes {
+        let DecoderConfig { heads, kv_heads, head_dim, .. } = *self;
+        self.layer_heads.get(layer).copied().unwrap_or(HeadSizes { heads, kv_heads, head_dim })
+    }
+
+    /// The earlier layer whose keys and values this layer uses.
+    pub(crate) fn key_layer(&self, layer: usize) -> Option<usize> {
+        self.key_layers.get(layer).copied().flatten()
     }
 
     /// The window of this layer.

@@ -2,9 +2,11 @@
 
 use shardax::error::Result;
 use shardax::sharding::{DimSpec, Typed};
+use shardax_nn::ChosenExperts;
 use shardax_nn::prelude::*;
 
 use super::{DecoderConfig, ExpertsConfig, Mlp};
+use crate::shardings::reshard_like;
 
 /// Creates the experts of a layer. Returns `None` for sizes that [`DecoderConfig::check`] rejects.
 #[track_caller]
@@ -28,18 +30,53 @@ pub(super) fn build(config: &DecoderConfig, experts: &ExpertsConfig, rngs: &mut 
     Some(layer)
 }
 
+/// The inputs of experts and of their router.
+pub(super) struct Routed<'a> {
+    /// The input of the experts, `[..., features]`.
+    pub x: Array,
+    /// The input of the router, `[..., features]`.
+    pub router_input: Array,
+    /// `[experts]`: the factors of the weights.
+    pub expert_scale: Option<&'a Array>,
+}
+
+impl Routed<'_> {
+    /// The inputs of experts that have the input of their router.
+    pub fn of(x: &Array) -> Routed<'static> {
+        Routed { x: x.clone(), router_input: x.clone(), expert_scale: None }
+    }
+
+    /// Chooses the experts of each token. The result is sharded as `like`.
+    fn choose(&self, moe: &MixtureOfExperts<Mlp>, like: &Array) -> Result<ChosenExperts> {
+        let mut chosen = moe.choose(reshard_like(self.router_input.clone(), like))?;
+        if let Some(scale) = self.expert_scale {
+            // A sum over all experts instead of a gather, whose sharding could not be inferred.
+            let is_chosen = one_hot(&chosen.experts, scale.size()).astype(chosen.weights.dtype());
+            let scales = (is_chosen * scale.astype(chosen.weights.dtype())).sum(-1);
+            chosen.weights = &chosen.weights * scales;
+        }
+        Ok(chosen)
+    }
+}
+
 /// Applies the chosen experts to each token of `x`, `[..., features]`.
 ///
 /// If the rules split the experts over a mesh axis, each device applies its experts to the tokens of its rows that have
 /// chosen them, and the results are summed over the axis. With `weighs_inputs`, the weights multiply the inputs of the
 /// experts instead of the outputs.
 #[track_caller]
-pub(super) fn dropless(moe: &MixtureOfExperts<Mlp>, x: &Array, rules: &Rules, weighs_inputs: bool) -> Result<Array> {
+pub(super) fn dropless(
+    moe: &MixtureOfExperts<Mlp>,
+    routed: &Routed<'_>,
+    rules: &Rules,
+    weighs_inputs: bool,
+) -> Result<Array> {
+    let x = &routed.x;
     let typed = x.aval().sharding().cloned();
     let Some((mesh, axis)) = moe.expert_axis()? else {
         // The choices of all tokens are sorted together, so the tokens must not be split over a mesh axis.
         let x = typed.iter().fold(x.clone(), |x, typed| reshard(x, Typed::replicated(typed.mesh(), typed.rank())));
-        let chosen = moe.choose(&x)?;
+        let chosen = routed.choose(moe, &x)?;
         let y = grouped(&moe.experts, &x, (&chosen.weights, weighs_inputs), chosen.experts);
         return Ok(typed.iter().fold(y, reshard));
     };
@@ -47,7 +84,7 @@ pub(super) fn dropless(moe: &MixtureOfExperts<Mlp>, x: &Array, rules: &Rules, we
     let batch = if x.ndim() > 2 { rules.spec([Some("batch")]) } else { P![] };
     let rows = PartitionSpec::new([batch.axes(0).iter().copied().filter(|other| *other != axis).collect::<DimSpec>()]);
     let x = typed.iter().fold(x.clone(), |x, typed| reshard(x, Typed::from_spec(typed.mesh(), &rows, typed.rank())));
-    let chosen = moe.choose(&x)?;
+    let chosen = routed.choose(moe, &x)?;
     let mut axes = rows.axes(0).to_vec();
     axes.push(axis);
     let y: Array = shard_map(

@@ -13,9 +13,12 @@ mod recurrence;
 mod selective;
 mod state_chunks;
 mod state_space;
+mod streams;
 
-pub use block::{Block, Mlp, Norm, Xielu};
-pub use config::{Activation, Biases, DecoderConfig, ExpertsConfig, LayerParts, NormKind, Positions, QkNorm};
+pub use block::{BesideMlp, Block, Mlp, Norm, Xielu};
+pub use config::{
+    Activation, Biases, DecoderConfig, ExpertsConfig, HeadSizes, LayerParts, NormKind, Positions, QkNorm,
+};
 pub use conv::ShortConv;
 pub use delta::GatedDelta;
 pub use latent::LatentAttention;
@@ -24,7 +27,9 @@ pub use mixers::{
 };
 pub use selective::SelectiveState;
 pub use state_space::StateSpace;
+pub use streams::{LayerEmbedding, LayerEmbeddingConfig, LayerInput, LowRank, Streams, StreamsConfig};
 
+use block::KeysAndValues;
 use shardax::error::Result;
 use shardax_nn::prelude::*;
 
@@ -63,6 +68,12 @@ pub struct Decoder {
     pub positions: Option<Embed>,
     /// Normalizes token embeddings, see [`DecoderConfig::embedding_norm`].
     pub embedding_norm: Option<Norm>,
+    /// The embedding of tokens for all layers, see [`DecoderConfig::layer_embedding`].
+    pub layer_embedding: Option<LayerEmbedding>,
+    /// The linear layers that compute the other streams from the first one, see [`DecoderConfig::streams`].
+    pub stream_inputs: Vec<Linear>,
+    /// The linear layers from the other streams to features that are averaged.
+    pub stream_outputs: Vec<Linear>,
     /// The layers. Empty if the layers are a [`stack`](Decoder::stack).
     pub blocks: Vec<Block>,
     /// The layers as a single loop, see [`DecoderConfig::scan_layers`].
@@ -114,6 +125,12 @@ impl Decoder {
             Positions::Rotary(_) | Positions::Alibi(_) | Positions::RoundedAlibi(_) => None,
         };
         let embedding_norm = config.embedding_norm.then(|| Norm::new(config.norm, features, config.epsilon, rngs));
+        let layer_embedding = config.layer_embedding.as_ref().map(|about| LayerEmbedding::new(config, about, rngs));
+        let others = config.streams.as_ref().map_or(0, |streams| streams.count.saturating_sub(1));
+        let [stream_inputs, stream_outputs] = [(); 2].map(|()| {
+            let layer = Linear::builder(features, features).use_bias(false).kernel_axes([Some("embed"), None]);
+            (0..others).map(|_| layer.clone().build(rngs)).collect::<Vec<Linear>>()
+        });
         let (mut blocks, mut stack) = (Vec::new(), None);
         if config.scan_layers {
             // The layers are one loop, so they must have the structure of layer 0.
@@ -142,6 +159,9 @@ impl Decoder {
             embedding_projection,
             positions,
             embedding_norm,
+            layer_embedding,
+            stream_inputs,
+            stream_outputs,
             blocks,
             stack,
             norm,
@@ -190,27 +210,50 @@ impl Decoder {
             let scanned = stack.scan(|block: &Block, x: Array| (block.forward(x), ()), x.clone());
             return scanned.map_or_else(|error| Array::from_error(error, &x), |(y, ())| y);
         }
-        self.blocks.iter().fold(x, |x, block| match &self.checkpoint {
-            Some(policy) => {
-                let recomputed = checkpoint(|block: Block, x: Array| block.forward(x)).policy(policy.clone());
-                Function::<(Block, Array)>::apply(&recomputed, (block.clone(), x.clone()))
-                    .unwrap_or_else(|error| Array::from_error(error, &x))
-            }
-            None => block.forward(x),
-        })
+        let mut x = x;
+        // The keys and values of layers that later layers use.
+        let mut lent: Vec<Option<KeysAndValues>> = Vec::new();
+        for block in &self.blocks {
+            let keys = block.key_layer.and_then(|layer| lent.get(layer).cloned().flatten());
+            let (y, keys) = match &self.checkpoint {
+                Some(policy) => {
+                    let forward = |block: Block, x: Array, keys: Option<KeysAndValues>| block.forward_over(x, keys);
+                    let recomputed = checkpoint(forward).policy(policy.clone());
+                    Function::<(Block, Array, Option<KeysAndValues>)>::apply(
+                        &recomputed,
+                        (block.clone(), x.clone(), keys),
+                    )
+                    .unwrap_or_else(|error| (Array::from_error(error, &x), None))
+                }
+                None => block.forward_over(x, keys),
+            };
+            lent.push(keys);
+            x = y;
+        }
+        x
+    }
+
+    /// Joins the streams of features, and removes the embeddings of layers that follow the features.
+    #[track_caller]
+    fn without_streams(&self, x: Array) -> Array {
+        let x = match &self.layer_embedding {
+            Some(embedding) => x.get((Ellipsis, ..-(embedding.size() as i32))),
+            None => x,
+        };
+        if self.stream_outputs.is_empty() { x } else { streams::join(&x, &self.stream_outputs) }
     }
 
     /// Computes the normalized output of the last layer for tokens `[..., length]`: `[..., length, features]`.
     #[track_caller]
     pub(crate) fn encode(&self, tokens: impl ArrayLike) -> Array {
         let _ranks = allow_any_ranks();
-        self.norm.forward(self.hidden(self.embed(tokens)))
+        self.norm.forward(self.without_streams(self.hidden(self.embed(tokens))))
     }
 
     /// Computes logits `[..., vocabulary]` from the output of the last layer.
     #[track_caller]
     pub fn logits(&self, x: Array) -> Array {
-        let x = self.norm.forward(x);
+        let x = self.norm.forward(self.without_streams(x));
         let x = self.output_projection.iter().fold(x, |x, layer| layer.forward(x));
         let x = match (&self.head_dense, self.head_activation) {
             (Some(layer), Some(activation)) => activation.apply(layer.forward(x)),
@@ -269,8 +312,11 @@ impl Decoder {
         let length = tokens.shape().last().copied().unwrap_or(0) as i32;
         let cached = self.cached();
         let mut x = self.embed_at(tokens, || positions.cloned().unwrap_or_else(|| cached + arange(0..length)));
-        for block in &mut self.blocks {
-            x = block.decode(x, positions, mask);
+        for layer in 0..self.blocks.len() {
+            let (earlier, others) = self.blocks.split_at_mut(layer);
+            let Some(block) = others.first_mut() else { continue };
+            let keys = block.key_layer.and_then(|layer| earlier.get(layer));
+            x = block.decode_over(x, positions, mask, keys);
         }
         if let Some(stack) = &mut self.stack {
             let decoded = stack.update_each(|block: &mut Block, x: Array| block.decode(x, positions, mask), x.clone());
@@ -292,7 +338,7 @@ impl Decoder {
     /// them.
     #[track_caller]
     fn embed_at(&self, tokens: Array, positions: impl FnOnce() -> Array) -> Array {
-        let x = self.embed.forward(tokens);
+        let x = self.embed.forward(&tokens);
         let x = match self.embedding_scale {
             Some(scale) => x * scale,
             None => x,
@@ -302,7 +348,10 @@ impl Decoder {
             Some(table) => x + table.forward(positions() + self.first_position as i32),
             None => x,
         };
-        self.embedding_norm.iter().fold(x, |x, norm| norm.forward(x))
+        let x = self.embedding_norm.iter().fold(x, |x, norm| norm.forward(x));
+        let embeddings = self.layer_embedding.as_ref().map(|embedding| embedding.forward(&tokens, &x));
+        let x = if self.stream_inputs.is_empty() { x } else { streams::spread(&x, &self.stream_inputs) };
+        embeddings.into_iter().fold(x, |x, embeddings| concatenate(&[x, embeddings], -1))
     }
 
     /// Returns the maximal length of a text, if the model learned a table of positions.

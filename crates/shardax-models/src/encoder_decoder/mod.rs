@@ -204,7 +204,8 @@ impl EncoderDecoder {
     pub fn attend_to(&self, encoded: impl ArrayLike, options: &BertOptions) -> EncodedInput {
         let encoded = encoded.into_array();
         let cross_layers = self.decoder.blocks.iter().filter_map(|block| block.cross.as_ref());
-        let layers = cross_layers.map(|cross| (cross.key.forward(&encoded), cross.value.forward(&encoded))).collect();
+        let layers =
+            cross_layers.map(|cross| cross.keys_and_values(&encoded, &AttentionOptions::new()).into()).collect();
         EncodedInput { layers, mask: options.mask().map(over_keys) }
     }
 
@@ -237,7 +238,7 @@ impl EncoderDecoder {
     #[track_caller]
     pub fn init_cache(&mut self, batch: usize, length: usize) {
         for block in &mut self.decoder.blocks {
-            let dtype = block.attention.key.kernel.dtype();
+            let dtype = block.attention.out.kernel.dtype();
             block.attention.init_cache([batch, length, 1], dtype);
         }
     }
@@ -441,7 +442,7 @@ impl EncoderDecoderConfig {
         let mut layer = builder.is_causal(is_causal).use_bias(self.biases).build(rngs);
         if !self.key_biases {
             // Whisper has no key biases: they would add the same number to all scores of a query.
-            layer.key.bias = None;
+            layer.key.iter_mut().for_each(|key| key.bias = None);
         }
         layer
     }

@@ -438,6 +438,11 @@ impl<'a> Fields<'a> {
         Fields { defaults: defaults_of(model_type), has_sections, ..Fields::new(self.file, self.of, self.map) }
     }
 
+    /// Returns all entries.
+    pub fn entries(&self) -> impl Iterator<Item = (&'a String, &'a Value)> {
+        self.map.iter()
+    }
+
     /// Marks all fields as read.
     pub fn skip_all(&self) {
         self.read.borrow_mut().extend(self.map.keys().map(String::as_str));

@@ -336,7 +336,7 @@ fn make(config: &DebertaConfig, rngs: &mut Rngs) -> Deberta {
         let has_query = distances.is_some_and(|distances| distances.position_to_content);
         let mut attention = attention(config.num_attention_heads, features).build(rngs);
         if config.is_first {
-            attention.key.bias = None;
+            attention.key.iter_mut().for_each(|key| key.bias = None);
         }
         let distance_key = Linear::builder(features, features).use_bias(!config.is_first);
         Block {
@@ -487,13 +487,14 @@ impl Block {
         distances: &Distances,
         [to_keys, to_queries]: &[Array; 2],
     ) -> Option<Array> {
+        let key = self.attention.key.as_ref()?;
         let query_scores = distances.content_to_position.then(|| {
-            let keys = distance_heads(&self.distance_key, &self.attention.key, table);
+            let keys = distance_heads(&self.distance_key, key, table);
             scores_at(self.attention.query.forward(x), keys, to_keys)
         });
         let key_scores = distances.position_to_content.then(|| {
             let queries = distance_heads(&self.distance_query, &self.attention.query, table);
-            scores_at(self.attention.key.forward(x), queries, to_queries).swapaxes(-1, -2)
+            scores_at(key.forward(x), queries, to_queries).swapaxes(-1, -2)
         });
         let sum = match (query_scores, key_scores) {
             (Some(a), Some(b)) => a + b,

@@ -41,9 +41,7 @@ impl EncoderBlock {
         let BlockSizes { features, hidden, heads, epsilon, activation, is_gated, .. } = *sizes;
         let mut attention = attention(heads, features).is_causal(sizes.is_causal).build(rngs);
         if !sizes.qkv_bias {
-            for layer in [&mut attention.query, &mut attention.key, &mut attention.value] {
-                layer.bias = None;
-            }
+            remove_input_biases(&mut attention);
         }
         EncoderBlock {
             norm: LayerNorm::builder(features).epsilon(epsilon).build(rngs),
@@ -283,4 +281,10 @@ fn cubic_near(t: f64) -> f64 {
 /// Returns the weight of a point at a distance between 1 and 2.
 fn cubic_far(t: f64) -> f64 {
     ((CUBIC_SHARPNESS * t - 5.0 * CUBIC_SHARPNESS) * t + 8.0 * CUBIC_SHARPNESS) * t - 4.0 * CUBIC_SHARPNESS
+}
+
+/// Removes the biases of queries, keys and values.
+pub(crate) fn remove_input_biases(attention: &mut MultiHeadAttention) {
+    let layers = std::iter::once(&mut attention.query).chain(&mut attention.key).chain(&mut attention.value);
+    layers.for_each(|layer| layer.bias = None);
 }

@@ -57,6 +57,7 @@ pub use bert::{Bert, BertConfig, BertHead, BertOptions};
 pub use clip::{Clip, ClipConfig, ClipTower};
 pub use config::Config;
 pub use deberta::{Deberta, DebertaConfig, Distances};
+pub(crate) use encoder::remove_input_biases;
 pub use keys::KeyMap;
 pub use layout::Layout;
 pub(crate) use layout::Raw;

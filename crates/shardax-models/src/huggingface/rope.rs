@@ -60,6 +60,14 @@ pub(super) fn scaled_rope(
         (_, Some(alpha)) => {
             return Err(about.error(format!("field `alpha` is {alpha}, which this model does not have")));
         }
+        // The frequencies depend on all features of a head, although only a share of the pairs is rotated.
+        ("proportional", None) => {
+            let share = about.number_opt("partial_rotary_factor")?.or(partial).unwrap_or(1.0);
+            let factor = about.number_or("factor", 1.0)?;
+            about.finish()?;
+            let pairs = (share * head_dim as f64 / 2.0) as usize;
+            return Ok(Rope::new(theta).scaling(RopeScaling::Proportional { pairs, factor }));
+        }
         (kind, None) => scaling(model, about, kind)?,
     };
     if model.has_sections {

@@ -96,7 +96,11 @@ const WITHOUT_EFFECT: [&str; 34] = [
 ];
 
 /// Fields that change no logits of one class where the other fields have their defaults.
-const WITHOUT_EFFECT_ALONE: [(&str, &str); 47] = [
+const WITHOUT_EFFECT_ALONE: [(&str, &str); 50] = [
+    // The bound of a factor in training, a base that each type of layers has itself, and MLPs of layers that share keys.
+    ("gemma3n_text", "altup_coef_clip"),
+    ("gemma4_text", "rope_theta"),
+    ("gemma4_text", "use_double_wide_mlp"),
     // The class does not read these fields, and there is one group of experts.
     ("nemotron_h", "attention_bias"),
     ("nemotron_h", "expand"),

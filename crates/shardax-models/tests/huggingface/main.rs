@@ -26,7 +26,7 @@ use shardax_models::{
 use shardax_nn::prelude::*;
 
 /// Every decoder that there are files of.
-const DECODERS: [&str; 116] = [
+const DECODERS: [&str; 119] = [
     "gpt2",
     "llama",
     "llama3",
@@ -143,6 +143,9 @@ const DECODERS: [&str; 116] = [
     "mamba",
     "falcon_mamba",
     "jamba",
+    "gemma3n",
+    "gemma4",
+    "gemma4_experts",
 ];
 
 /// Decoders whose rotary positions depend on the length of the text. The keys in a cache keep the scale of the length

@@ -41,11 +41,7 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
             r#""rope_scaling": {"type": "nonsense"}"#,
             "rotary positions of the kind \"nonsense\" are not supported",
         ),
-        (
-            "llama",
-            r#""rope_parameters": {"rope_type": "proportional"}"#,
-            "rotary positions of the kind \"proportional\"",
-        ),
+        ("llama", r#""rope_parameters": {"rope_type": "axial"}"#, "rotary positions of the kind \"axial\""),
         ("llama", r#""sliding_window": 4"#, "LoadOptions::new().ignore_field(\"sliding_window\")"),
         ("llama", r#""rope_parameters": {"rope_type": "default", "beta": 1}"#, "field `beta` is 1"),
         ("llama", r#""rope_parameters": {"partial_rotary_factor": 0.5}"#, "`partial_rotary_factor` is 0.5"),

@@ -93,6 +93,15 @@ pub enum RopeScaling {
         /// The factor of rotated features.
         attention_factor: f64,
     },
+    /// Rotates only the first pairs, and divides their frequencies by `factor`, as in Gemma 4. In contrast to
+    /// [`Rope::rotary_dim`], the frequencies depend on all features of a head, and a pair is a feature and the one that comes
+    /// half of all features later.
+    Proportional {
+        /// The number of pairs that are rotated.
+        pairs: usize,
+        /// The divisor of the frequencies.
+        factor: f64,
+    },
 }
 
 impl Default for Rope {
@@ -213,6 +222,13 @@ impl Rope {
                 });
                 array(speeds.collect::<Vec<f32>>())
             }
+            RopeScaling::Proportional { pairs: count, factor } => {
+                let speeds = pairs.iter().enumerate().map(|(i, pair)| match i < *count {
+                    true => (self.base.powf(-pair) / factor) as f32,
+                    false => 0.0,
+                });
+                array(speeds.collect::<Vec<f32>>())
+            }
             _ => array(pairs.iter().map(|pair| self.speed(*pair) as f32).collect::<Vec<f32>>()),
         }
     }
@@ -253,7 +269,9 @@ impl Rope {
         within("Rope", "base", self.base, finite.clone())?;
         match self.scaling {
             RopeScaling::None => {}
-            RopeScaling::Linear(factor) => within("Rope", "factor", factor, finite)?,
+            RopeScaling::Linear(factor) | RopeScaling::Proportional { factor, .. } => {
+                within("Rope", "factor", factor, finite)?;
+            }
             RopeScaling::Dynamic { factor, original_max_position } => {
                 within("Rope", "factor", factor, finite.clone())?;
                 within("Rope", "original_max_position", original_max_position, finite)?;

@@ -41,10 +41,11 @@ use crate::{Cache, IntoAxisNames, Rngs, Rules};
 pub struct MultiHeadAttention {
     /// The projection from inputs to `[heads, depth]`.
     pub query: LinearGeneral,
-    /// The projection from inputs to `[key heads, depth]`.
-    pub key: LinearGeneral,
-    /// The projection from inputs to `[key heads, depth]`.
-    pub value: LinearGeneral,
+    /// The projection from inputs to `[key heads, depth]`. `None` if the layer uses the keys and values of another layer, see
+    /// [`attend_over`](MultiHeadAttention::attend_over).
+    pub key: Option<LinearGeneral>,
+    /// The projection from inputs to `[key heads, depth]`. `None` if the results of `key` are values too.
+    pub value: Option<LinearGeneral>,
     /// The projection from `[heads, depth]` to the features of the result.
     pub out: LinearGeneral,
     /// The norm of each head's query, if they are normalized.
@@ -57,6 +58,8 @@ pub struct MultiHeadAttention {
     /// The RMS norm of each head's key, or of all heads together if it has as many features. Default none; set this field
     /// if your model has one.
     pub key_norm: Option<RmsNorm>,
+    /// The RMS norm of each head's value. Default none; set this field if your model has one.
+    pub value_norm: Option<RmsNorm>,
     /// `[heads, depth]`: the factors of normalized queries, for a norm whose scale differs between heads. Default none; set
     /// this field if your model has one.
     pub query_scale: Option<Array>,
@@ -226,6 +229,7 @@ impl MultiHeadAttention {
         let mut options = options.or(self.options());
         let rope = options.rope.take();
         let gate = self.gate_of(&inputs[0]);
+        require!(&inputs[0], self.has_keys());
         let [query, key, value] = self.projected(inputs, rope, options.positions.as_ref(), None);
         // The sharding is for one batch dimension.
         if query.ndim() == 4 {
@@ -240,6 +244,85 @@ impl MultiHeadAttention {
                 self.out.forward(multiplied(round(&options, [query, key, value], &mesh, axis), gate))
             }
             Err(error) => Array::from_error(error, &query),
+        }
+    }
+
+    /// Computes the keys and values of `x`, `[..., length, features]`, as [`attend`](MultiHeadAttention::attend) uses them:
+    /// `[..., length, key heads, depth]`, normalized and rotated. Another layer can attend to them with
+    /// [`attend_over`](MultiHeadAttention::attend_over).
+    #[track_caller]
+    pub fn keys_and_values(&self, x: impl ArrayLike, options: &AttentionOptions) -> [Array; 2] {
+        let x = x.into_array();
+        if let Err(error) = self.has_keys() {
+            return [(); 2].map(|()| Array::from_error(error.clone(), &x));
+        }
+        let rope = options.rope.clone().or_else(|| self.own.rope.clone());
+        self.projected_keys([x.clone(), x], rope.as_ref(), options.positions.as_ref(), None)
+    }
+
+    /// Computes attention of the queries of `x`, `[..., length, features]`, over the keys and values that another layer
+    /// computed.
+    ///
+    /// ```
+    /// use shardax_nn::prelude::*;
+    /// let mut rngs = Rngs::new(0);
+    /// let first = MultiHeadAttention::builder(4, 16).num_kv_heads(2).is_causal(true).build(&mut rngs);
+    /// let mut second = first.clone();
+    /// (second.key, second.value) = (None, None);
+    /// let (x, options) = (random::normal(random::key(1), [1, 5, 16]), AttentionOptions::new());
+    /// let [keys, values] = first.keys_and_values(&x, &options);
+    /// let y = second.attend_over(&x, keys, values, options);
+    /// assert!(allclose(y, first.forward(&x), 1e-5, 1e-5)?);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn attend_over(
+        &self,
+        x: impl ArrayLike,
+        keys: impl ArrayLike,
+        values: impl ArrayLike,
+        options: AttentionOptions,
+    ) -> Array {
+        let x = x.into_array();
+        let mut options = options.or(self.options());
+        let rope = options.rope.take();
+        let query = self.projected_query(x.clone(), rope.as_ref(), options.positions.as_ref(), None);
+        if query.ndim() == 4 {
+            options.out_sharding = options.out_sharding.or_else(|| self.out_sharding.clone());
+        }
+        self.joined(&options, [query, keys.into_array(), values.into_array()], self.gate_of(&x))
+    }
+
+    /// Computes attention of the last positions `x` over the cache of another layer, to which these positions have already
+    /// been added.
+    #[track_caller]
+    pub fn decode_over(&self, x: impl ArrayLike, other: &MultiHeadAttention, options: AttentionOptions) -> Array {
+        let x = x.into_array();
+        let (Some(keys), Some(values), Some(end)) = (&other.cached_key, &other.cached_value, &other.cache_index) else {
+            return rejected(
+                "MultiHeadAttention: the cache of the other layer is not initialized, call `init_cache` first",
+                &x,
+            );
+        };
+        let mut options = options.or(self.options());
+        let rope = options.rope.take();
+        let new = x.shape().get(x.ndim().saturating_sub(2)).copied().unwrap_or(0);
+        let length = keys.shape().get(keys.ndim().saturating_sub(3)).copied().unwrap_or(0);
+        let start = &**end - new as i32;
+        let query = self.projected_query(x.clone(), rope.as_ref(), options.positions.as_ref(), Some(&start));
+        let options = options.seen_from(&start, new, length);
+        let attended = [query.clone(), keys.astype(query.dtype()), values.astype(query.dtype())];
+        let y = self.joined(&options, attended, self.gate_of(&x));
+        where_(end.greater(length as i32), f64::NAN, y)
+    }
+
+    /// Returns an error if another layer computes the keys of this layer.
+    fn has_keys(&self) -> Result<()> {
+        match self.key {
+            Some(_) => Ok(()),
+            None => value_error(
+                "MultiHeadAttention: the layer has no keys, so it can only attend to those of another layer; call `attend_over`",
+            ),
         }
     }
 
@@ -259,11 +342,13 @@ impl MultiHeadAttention {
     #[track_caller]
     pub fn init_cache(&mut self, input_shape: impl IntoSizes, dtype: DType) {
         let input_shape = input_shape.into_sizes();
-        let heads = self.key.out_features();
+        // Without keys of its own, the layer attends to the cache of another layer.
+        let Some(key) = &self.key else { return };
+        let heads = key.out_features();
         let shape = [&input_shape[..input_shape.len().saturating_sub(1)], heads].concat();
         // Keys and values are two arrays, because a step that donates its state cannot donate one array twice.
         let [keys, values] =
-            [(); 2].map(|()| split_last_dims_like(zeros_dtype(shape.as_slice(), dtype), &self.key.kernel, heads.len()));
+            [(); 2].map(|()| split_last_dims_like(zeros_dtype(shape.as_slice(), dtype), &key.kernel, heads.len()));
         (self.cached_key, self.cached_value) = (Some(keys.into()), Some(values.into()));
         self.cache_index = Some(zeros_dtype((), DType::I32).into());
     }
@@ -318,24 +403,45 @@ impl MultiHeadAttention {
         start: Option<&Array>,
     ) -> [Array; 3] {
         let [q, k, v] = inputs;
-        let (query, key, value) = (self.query.forward(q), self.key.forward(k), self.bounded(self.value.forward(v)));
-        // Models differ in whether they normalize queries and keys before or after the rotation. The projections are
-        // clipped before the rotation in both cases.
-        let [query, key] = if self.own.normalize_after_rope {
-            let bounded = [query, key].map(|x| self.bounded(x));
-            self.normalized(self.rotated(bounded, rope, positions, start))
-        } else {
-            let bounded = self.normalized([query, key]).map(|x| self.bounded(x));
-            self.rotated(bounded, rope, positions, start)
-        };
-        let query = match &self.own.query_growth {
+        let query = self.projected_query(q, rope.as_ref(), positions, start);
+        let [key, value] = self.projected_keys([k, v], rope.as_ref(), positions, start);
+        [query, key, value]
+    }
+
+    /// Returns queries, `[..., length, heads, depth]`, normalized and rotated.
+    #[track_caller]
+    fn projected_query(
+        &self,
+        x: Array,
+        rope: Option<&Rope>,
+        positions: Option<&Array>,
+        start: Option<&Array>,
+    ) -> Array {
+        let norms = (&self.query_ln, &self.query_norm, &self.query_scale);
+        let query = self.turned(self.query.forward(x), norms, rope, positions, start);
+        match &self.own.query_growth {
             Some(growth) if query.check().is_ok() => {
                 let factors = growth.factors(&self.positions_of(&query, positions, start));
                 (&query * factors).astype(query.dtype())
             }
             _ => query,
-        };
-        [query, key, value]
+        }
+    }
+
+    /// Returns keys and values, `[..., length, key heads, depth]`, normalized and, for keys, rotated.
+    #[track_caller]
+    fn projected_keys(
+        &self,
+        [k, v]: [Array; 2],
+        rope: Option<&Rope>,
+        positions: Option<&Array>,
+        start: Option<&Array>,
+    ) -> [Array; 2] {
+        let key = self.key.iter().fold(k, |x, layer| layer.forward(x));
+        let value = self.value.as_ref().map_or_else(|| key.clone(), |layer| layer.forward(v));
+        let value = self.value_norm.iter().fold(value, |x, norm| norm.forward(x));
+        let norms = (&self.key_ln, &self.key_norm, &self.key_scale);
+        [self.turned(key, norms, rope, positions, start), self.bounded(value)]
     }
 
     /// Applies the bound of elements, if there is one.
@@ -344,34 +450,30 @@ impl MultiHeadAttention {
         self.own.qkv_bound.map_or_else(|| x.clone(), |bound| x.clip(-bound, bound))
     }
 
-    /// Applies the norms of queries and keys, if there are any.
+    /// Normalizes and rotates queries or keys. Models differ in which of both comes first. The projections are clipped before
+    /// the rotation in both cases.
     #[track_caller]
-    fn normalized(&self, [query, key]: [Array; 2]) -> [Array; 2] {
-        let query = self.query_ln.iter().fold(query, |x, norm| norm.forward(x));
-        let key = self.key_ln.iter().fold(key, |x, norm| norm.forward(x));
-        let query = self.query_norm.iter().fold(query, |x, norm| over_features(norm, x));
-        let key = self.key_norm.iter().fold(key, |x, norm| over_features(norm, x));
-        let query = self.query_scale.iter().fold(query, |x, scale| &x * scale.astype(x.dtype()));
-        let key = self.key_scale.iter().fold(key, |x, scale| &x * scale.astype(x.dtype()));
-        [query, key]
-    }
-
-    /// Rotates queries and keys by their positions, if there is a rotary embedding.
-    #[track_caller]
-    fn rotated(
+    fn turned(
         &self,
-        [query, key]: [Array; 2],
-        rope: Option<Rope>,
+        x: Array,
+        norms: Norms<'_>,
+        rope: Option<&Rope>,
         positions: Option<&Array>,
         start: Option<&Array>,
-    ) -> [Array; 2] {
-        let Some(rope) = rope.filter(|_| query.check().is_ok() && key.check().is_ok()) else {
-            return [query, key];
-        };
-        [query, key].map(|x| {
-            let positions = self.positions_of(&x, positions, start);
-            rope.apply(&x, positions)
-        })
+    ) -> Array {
+        match self.own.normalize_after_rope {
+            true => normalized(self.rotated(self.bounded(x), rope, positions, start), norms),
+            false => self.rotated(self.bounded(normalized(x, norms)), rope, positions, start),
+        }
+    }
+
+    /// Rotates queries or keys by their positions, if there is a rotary embedding.
+    #[track_caller]
+    fn rotated(&self, x: Array, rope: Option<&Rope>, positions: Option<&Array>, start: Option<&Array>) -> Array {
+        match rope.filter(|_| x.check().is_ok()) {
+            Some(rope) => rope.apply(&x, self.positions_of(&x, positions, start)),
+            None => x,
+        }
     }
 
     /// Returns the positions of `x`, `[..., length, heads, depth]`, unless the caller has set them.
@@ -444,6 +546,17 @@ fn round(options: &AttentionOptions, qkv: [Array; 3], mesh: &Mesh, axis: AxisNam
         Ok(y) => y,
         Err(error) => Array::from_error(error, &query),
     }
+}
+
+/// The norms of queries or of keys, and the factors of each head.
+type Norms<'a> = (&'a Option<LayerNorm>, &'a Option<RmsNorm>, &'a Option<Array>);
+
+/// Applies the norms of queries or keys, if there are any.
+#[track_caller]
+fn normalized(x: Array, (layer, rms, scale): Norms<'_>) -> Array {
+    let x = layer.iter().fold(x, |x, norm| norm.forward(x));
+    let x = rms.iter().fold(x, |x, norm| over_features(norm, x));
+    scale.iter().fold(x, |x, scale| &x * scale.astype(x.dtype()))
 }
 
 /// Multiplies the results of heads by a gate, if there is one.
@@ -603,13 +716,14 @@ impl MultiHeadAttentionBuilder {
         let out_sharding = rngs.rules().sharding([Some("batch"), None, heads_axis, None]);
         MultiHeadAttention {
             query,
-            key,
-            value,
+            key: Some(key),
+            value: Some(value),
             out,
             query_ln,
             key_ln,
             query_norm: None,
             key_norm: None,
+            value_norm: None,
             query_scale: None,
             key_scale: None,
             gate: None,

@@ -6,6 +6,7 @@ mod fused;
 mod gemma;
 mod gpt;
 mod latent;
+mod layered;
 mod linear;
 mod llama;
 mod state_space;
@@ -34,6 +35,7 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["nanochat"], llama::nanochat),
     (&["nemotron", "jais2", "exaone4", "hyperclovax", "apertus", "lfm2"], llama::read_variant),
     (&["gemma", "gemma2", "gemma3_text", "vaultgemma"], gemma::read),
+    (&["gemma3n_text", "gemma4_text"], layered::read),
     (&["phi3", "glm", "glm4"], fused::read),
     (&["granite_swa", "granitemoe_swa"], windowed::granite),
     (&["modernbert-decoder"], windowed::modern_bert),
@@ -72,8 +74,10 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
 ];
 
 /// Models of text and images. Only the text is read: the object `text_config` describes a decoder.
-const WRAPPERS: [&str; 28] = [
+const WRAPPERS: [&str; 30] = [
     "gemma3",
+    "gemma3n",
+    "gemma4",
     "mistral3",
     "llava",
     "qwen2_vl",
@@ -149,7 +153,7 @@ fn wrapped(fields: &Fields, kind: &str) -> Read {
     if fields.has("tie_word_embeddings") || kind == "qwen3_vl_moe_text" {
         config.tie_embeddings = fields.flag("tie_word_embeddings")?;
     }
-    if kind != "gemma3_text" && !kind.starts_with("qwen") {
+    if !kind.starts_with("gemma") && !kind.starts_with("qwen") {
         // The classes of these models compute logits without the factors of the decoder's class.
         (config.logits_scale, config.logits_soft_cap) = (None, None);
     }
@@ -172,6 +176,7 @@ fn skip_images(fields: &Fields) {
     ]);
     // The sizes of image embeddings, and the tokens that mark images.
     fields.skip(&["perceiver_config", "visual_indicator_token_ids", "hidden_size", "vocab_size"]);
+    fields.skip(&["audio_config", "audio_soft_tokens_per_image", "vision_soft_tokens_per_image"]);
     fields.skip(&["spatial_pool_mode", "spatial_pool_stride", "video_seq_length", "vision_feature_layers"]);
 }
 
@@ -185,6 +190,9 @@ fn keys_without_images(keys: KeyMap) -> KeyMap {
         .prefix_alias("model.", "model.text_model.")
         .prefix_alias("lm_head.", "language_model.lm_head.");
     let parts = [
+        "audio_tower",
+        "embed_audio",
+        "embed_vision",
         "image_tower",
         "video_tower",
         "visual_embeddings_table",
@@ -205,6 +213,18 @@ fn keys_without_images(keys: KeyMap) -> KeyMap {
 
 /// Reads the sizes whose field names most decoders share.
 fn sizes(fields: &Fields) -> Result<DecoderConfig> {
+    let sized = sizes_without_hidden(fields)?;
+    let hidden = match fields.size_opt("intermediate_size")? {
+        Some(hidden) => hidden,
+        // All layers of the type have experts.
+        None if fields.size_opt("moe_intermediate_size")?.is_some() => sized.features,
+        None => fields.size("intermediate_size")?,
+    };
+    Ok(DecoderConfig { hidden, ..sized })
+}
+
+/// Reads these sizes except for the hidden features of MLPs.
+fn sizes_without_hidden(fields: &Fields) -> Result<DecoderConfig> {
     let (features, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
     let head_dim = fields.size_opt("head_dim")?;
     if head_dim.is_none() {
@@ -216,12 +236,6 @@ fn sizes(fields: &Fields) -> Result<DecoderConfig> {
     Ok(DecoderConfig {
         kv_heads,
         head_dim: head_dim.unwrap_or(features / heads),
-        hidden: match fields.size_opt("intermediate_size")? {
-            Some(hidden) => hidden,
-            // All layers of the type have experts.
-            None if fields.size_opt("moe_intermediate_size")?.is_some() => features,
-            None => fields.size("intermediate_size")?,
-        },
         tie_embeddings: fields.flag("tie_word_embeddings")?,
         ..DecoderConfig::new(fields.size("vocab_size")?, layers, features, heads)
     })

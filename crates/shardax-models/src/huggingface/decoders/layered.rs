@@ -1,0 +1,216 @@
+//! Gemma 3n and Gemma 4, whose layers add an embedding of the tokens and share keys and values.
+
+use serde_json::Value;
+
+use super::experts::{EXPERTS, ROUTER, shared_rows};
+use super::gemma::ropes;
+use super::llama::attention_biases;
+use super::*;
+use crate::huggingface::rope::scaled_rope;
+use crate::{ExpertsConfig, HeadSizes, LayerEmbeddingConfig, StreamsConfig};
+
+pub(super) fn read(fields: &Fields, kind: &str) -> Read {
+    let is_third = kind == "gemma3n_text";
+    let hidden_sizes = sizes_of_layers(fields, "intermediate_size")?;
+    let sized = match &hidden_sizes {
+        Some(list) => {
+            let hidden = list.iter().copied().max().unwrap_or(0);
+            DecoderConfig { hidden, ..sizes_without_hidden(fields)? }
+        }
+        None => DecoderConfig { hidden: fields.size("intermediate_size")?, ..sizes_without_hidden(fields)? },
+    };
+    let layers = sized.layers;
+    let mut config = DecoderConfig {
+        epsilon: fields.number("rms_norm_eps")?,
+        activation: fields.activation("hidden_activation")?,
+        biases: attention_biases(fields)?,
+        embedding_scale: Some((sized.features as f64).sqrt()),
+        attention_scale: Some(1.0),
+        logits_soft_cap: fields.number_opt("final_logit_softcapping")?,
+        post_norms: true,
+        qk_norm: QkNorm::Head,
+        value_norm: true,
+        layer_hidden: hidden_sizes.unwrap_or_default(),
+        ..sized
+    };
+    let pattern = if is_third { 5 } else { 6 };
+    let window = fields.size_opt("sliding_window")?;
+    config.windows = windows(fields, layers, window, |layer| !(layer + 1).is_multiple_of(pattern))?;
+    let features = fields.number_opt("hidden_size_per_layer_input")?.unwrap_or(0.0) as usize;
+    let vocab_size = fields.size("vocab_size_per_layer_input")?;
+    config.layer_embedding = Some(LayerEmbeddingConfig { vocab_size, features }).filter(|_| features > 0);
+    let keys = if is_third { third(fields, &mut config)? } else { fourth(fields, &mut config)? };
+    // These fields have no effect in these classes, and in texts.
+    fields.skip(&["rope_theta", "query_pre_attn_scalar"]);
+    // The last layers use the keys and values of the last layer before them that has the same type.
+    let first_shared = layers.saturating_sub(fields.number("num_kv_shared_layers")? as usize);
+    if first_shared < layers {
+        let is_local = |layer: usize| config.window(layer).is_some();
+        let lender = |layer: usize| (0..first_shared).rev().find(|earlier| is_local(*earlier) == is_local(layer));
+        config.key_layers = (0..layers).map(|layer| lender(layer).filter(|_| layer >= first_shared)).collect();
+        if (first_shared..layers).any(|layer| config.key_layer(layer).is_none()) {
+            return Err(fields.error("`num_kv_shared_layers` has a layer without an earlier layer of its type"));
+        }
+    }
+    let layer = |name: &str| format!("model.layers.*.{name}");
+    let keys = keys
+        .scale("blocks[*].post_attention_norm.0", &layer("post_attention_layernorm"))
+        .scale("blocks[*].mlp_norm.0", &layer("pre_feedforward_layernorm"))
+        .scale("blocks[*].post_mlp_norm.0", &layer("post_feedforward_layernorm"))
+        .linear("blocks[*].layer_input.gate", &layer("per_layer_input_gate"))
+        .linear("blocks[*].layer_input.out", &layer("per_layer_projection"))
+        .scale("blocks[*].layer_input.norm.0", &layer("post_per_layer_input_norm"))
+        .array("layer_embedding.embed.embedding", "model.embed_tokens_per_layer.weight", Layout::Same)
+        .linear("layer_embedding.projection", "model.per_layer_model_projection")
+        .scale("layer_embedding.norm.0", "model.per_layer_projection_norm");
+    // Files can have keys and values of layers that use those of other layers. The classes ignore them.
+    let shared = (0..layers).filter(|layer| config.key_layer(*layer).is_some());
+    let keys = shared.fold(keys, |keys, layer| {
+        ["k_proj", "v_proj", "k_norm", "v_norm"]
+            .iter()
+            .fold(keys, |keys, name| keys.ignore(&format!("model.layers.{layer}.self_attn.{name}.weight")))
+    });
+    Ok((config, keys.and(llama_keys())))
+}
+
+/// Reads the parts of Gemma 3n: streams of features, and sparse gates.
+fn third(fields: &Fields, config: &mut DecoderConfig) -> Result<KeyMap> {
+    config.streams = Some(StreamsConfig {
+        count: fields.size("altup_num_inputs")?,
+        active: fields.number("altup_active_idx")? as usize,
+        scales_active: fields.flag("altup_correct_scale")?,
+        rank: fields.size("laurel_rank")?,
+    });
+    // Options of training.
+    fields.skip(&["altup_coef_clip", "altup_lr_multiplier"]);
+    config.gate_sparsity = match fields.value("activation_sparsity_pattern") {
+        Some(Value::Array(_)) => fields.numbers("activation_sparsity_pattern")?,
+        Some(_) => vec![fields.number("activation_sparsity_pattern")?; config.layers],
+        None if config.layers > 10 => (0..config.layers).map(|layer| if layer < 10 { 0.95 } else { 0.0 }).collect(),
+        None => Vec::new(),
+    };
+    let names = [Some("rope_theta"), Some("rope_local_base_freq")];
+    let [global, local] = ropes(fields, config.head_dim, (names, [1_000_000.0, 10_000.0]))?;
+    (config.positions, config.local_rope) = (Positions::Rotary(global), Some(local));
+    let layer = |name: &str| format!("model.layers.*.{name}");
+    Ok(KeyMap::new()
+        .scale("blocks[*].streams.norm.0", &layer("altup.router_norm"))
+        .linear("blocks[*].streams.router", &layer("altup.modality_router"))
+        .linear("blocks[*].streams.prediction", &layer("altup.prediction_coefs"))
+        .linear("blocks[*].streams.correction", &layer("altup.correction_coefs"))
+        .array("blocks[*].streams.scale", layer("altup.correct_output_scale"), Layout::Same)
+        .linear("blocks[*].low_rank.down", &layer("laurel.linear_left"))
+        .linear("blocks[*].low_rank.up", &layer("laurel.linear_right"))
+        .scale("blocks[*].low_rank.norm.0", &layer("laurel.post_laurel_norm"))
+        .linear("stream_inputs[*]", "model.altup_projections.*")
+        .linear("stream_outputs[*]", "model.altup_unembed_projections.*"))
+}
+
+/// Reads the parts of Gemma 4: other heads in layers without a window, and experts next to the MLPs.
+fn fourth(fields: &Fields, config: &mut DecoderConfig) -> Result<KeyMap> {
+    match fields.text_opt("use_bidirectional_attention")? {
+        None | Some("vision") => {}
+        Some(other) => return Err(fields.error(format!("`use_bidirectional_attention` is {other:?}"))),
+    }
+    let layers = config.layers;
+    // The class gives the last layer no window.
+    config.windows.iter_mut().skip(layers - 1).for_each(|window| *window = None);
+    config.layer_scale = true;
+    let shares_values = fields.flag("attention_k_eq_v")?;
+    if shares_values {
+        config.values_from_keys = config.windows.iter().map(Option::is_none).collect();
+    }
+    config.layer_heads = layer_heads(fields, config, shares_values)?;
+    (config.positions, config.local_rope) = fourth_ropes(fields, config)?;
+    let first_shared = layers.saturating_sub(fields.number("num_kv_shared_layers")? as usize);
+    if fields.flag("use_double_wide_mlp")? && first_shared < layers {
+        let wide = config.hidden.saturating_mul(2);
+        config.layer_hidden =
+            (0..layers).map(|layer| if layer < first_shared { config.hidden } else { wide }).collect();
+    }
+    let layer = |name: &str| format!("model.layers.*.{name}");
+    let keys = KeyMap::new().array("blocks[*].layer_scale", layer("layer_scalar"), Layout::Same);
+    let sizes =
+        (fields.size_opt("num_experts")?, fields.size_opt("top_k_experts")?, fields.size_opt("moe_intermediate_size")?);
+    if !fields.flag("enable_moe_block")? {
+        return Ok(keys);
+    }
+    let (Some(count), Some(per_token), Some(hidden)) = sizes else {
+        return Err(fields.error("`num_experts`, `top_k_experts` or `moe_intermediate_size` is missing"));
+    };
+    config.experts =
+        Some(ExpertsConfig { per_token, capacity_factor: None, beside_mlp: true, ..ExpertsConfig::new(count, hidden) });
+    let joined = layer("experts.gate_up_proj[#]");
+    Ok(keys
+        .linear(ROUTER, &layer("router.proj"))
+        .array("blocks[*].beside.router_norm.0.scale", layer("router.scale"), Layout::Same)
+        .array("blocks[*].beside.expert_scale", layer("router.per_expert_scale"), Layout::Same)
+        .scale("blocks[*].beside.experts_norm.0", &layer("pre_feedforward_layernorm_2"))
+        .scale("blocks[*].beside.mlp_output_norm.0", &layer("post_feedforward_layernorm_1"))
+        .scale("blocks[*].beside.experts_output_norm.0", &layer("post_feedforward_layernorm_2"))
+        .array(format!("{EXPERTS}.gate.kernel"), joined.as_str(), shared_rows(Some(hidden), 0))
+        .array(format!("{EXPERTS}.up.kernel"), joined.as_str(), shared_rows(Some(hidden), 1))
+        .array(format!("{EXPERTS}.down.kernel"), layer("experts.down_proj[#]"), Layout::Transposed))
+}
+
+/// Reads the heads of each layer. Newer files have an object with the fields of layers that differ. Older ones have fields
+/// for layers without a window.
+fn layer_heads(fields: &Fields, config: &DecoderConfig, shares_values: bool) -> Result<Vec<HeadSizes>> {
+    let common = config.heads_of(0);
+    let global = (fields.size_opt("global_head_dim")?, fields.size_opt("num_global_key_value_heads")?);
+    let Some(about) = fields.object_opt("per_layer_config")? else {
+        let global = HeadSizes {
+            head_dim: global.0.unwrap_or(512),
+            kv_heads: global.1.filter(|_| shares_values).unwrap_or(common.kv_heads),
+            ..common
+        };
+        return Ok(config.windows.iter().map(|window| if window.is_some() { common } else { global }).collect());
+    };
+    let mut heads = vec![common; config.layers];
+    about.skip_all();
+    for (name, value) in about.entries() {
+        let index = name.parse::<usize>().ok().filter(|index| *index < config.layers);
+        let (Some(index), Some(object)) = (index, value.as_object()) else {
+            return Err(about.error(format!("`per_layer_config` has the entry {name:?}")));
+        };
+        for (name, value) in object {
+            let size = value.as_u64().and_then(|size| usize::try_from(size).ok()).filter(|size| *size > 0);
+            match (name.as_str(), size) {
+                ("head_dim", Some(size)) => heads[index].head_dim = size,
+                ("num_key_value_heads", Some(size)) => heads[index].kv_heads = size,
+                _ => return Err(about.error(format!("`{name}` of layer {index} is {value}"))),
+            }
+        }
+    }
+    Ok(heads)
+}
+
+/// Reads the rotary positions of layers without and with a window.
+fn fourth_ropes(fields: &Fields, config: &DecoderConfig) -> Result<(Positions, Option<shardax_nn::Rope>)> {
+    use shardax_nn::{Rope, RopeScaling};
+    let head_dim = |is_local: bool| {
+        let layer = (0..config.layers).find(|layer| config.window(*layer).is_some() == is_local);
+        layer.map_or(config.head_dim, |layer| config.heads_of(layer).head_dim)
+    };
+    let [global_dim, local_dim] = [false, true].map(head_dim);
+    let Some(types) = fields.object_opt("rope_parameters")? else {
+        let proportional = RopeScaling::Proportional { pairs: global_dim / 8, factor: 1.0 };
+        return Ok((Positions::Rotary(Rope::new(1_000_000.0).scaling(proportional)), Some(Rope::new(10_000.0))));
+    };
+    let [global, local] = [("full_attention", global_dim), ("sliding_attention", local_dim)].map(|(name, head_dim)| {
+        match types.object_opt(name)? {
+            Some(about) => scaled_rope(fields, &about, 10_000.0, head_dim, None),
+            None => Err(types.error(format!("missing field `{name}`"))),
+        }
+    });
+    types.finish()?;
+    Ok((Positions::Rotary(global?), Some(local?)))
+}
+
+/// Reads a list with the size of each layer. Returns `None` if the field is a number.
+fn sizes_of_layers<'a>(fields: &Fields<'a>, name: &'a str) -> Result<Option<Vec<usize>>> {
+    let Some(list) = fields.value(name).and_then(Value::as_array) else { return Ok(None) };
+    let sizes: Option<Vec<usize>> =
+        list.iter().map(|size| size.as_u64().and_then(|size| usize::try_from(size).ok())).collect();
+    sizes.map(Some).ok_or_else(|| fields.error(format!("field `{name}` must have the size of each layer")))
+}
