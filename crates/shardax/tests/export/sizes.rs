@@ -168,7 +168,7 @@ fn programs_that_are_not_of_all_sizes_are_rejected() -> Result<()> {
         (vec!["b, 3"], vec![], "has the size 3 for 4"),
         (vec!["-b, _"], vec![], "is negative"),
         (vec!["b, c/2"], vec![], "has the size"),
-        (vec!["b*c, _"], vec![], "says b and c"),
+        (vec!["b*c, _"], vec![], "do not determine b and c"),
         (vec!["b, _"], vec!["b > 4"], "not a constraint"),
         (vec!["b, _"], vec!["c <= 4"], "not a constraint"),
         (vec!["b, _"], vec!["b <= 4"], "1 to 4"),
