@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::quick::setup;
+use common::quick::{one_of, setup};
 use shardax::lax::Triangular;
 use shardax::linalg::NormOrder;
 use shardax::prelude::*;
@@ -41,7 +41,7 @@ fn one_matrix_a_device_as_all_on_one() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 8)])?;
     let [x, s, b] = operands();
-    for (name, f) in FUNCTIONS {
+    for (name, f) in FUNCTIONS.into_iter().step_by(one_of(2)) {
         // The same batch of matrices on one device, split by the compiler, in `shard_map` and in `pmap`.
         let want = f(x.clone(), s.clone(), b.clone());
         let place = |a: &Array| device_put(a, NamedSharding::new(&mesh, P!["i"]));
@@ -70,7 +70,8 @@ fn one_matrix_a_device_as_all_on_one() -> Result<()> {
 fn a_stack_is_its_matrices() -> Result<()> {
     setup();
     let [x, s, b] = operands();
-    for (name, f) in FUNCTIONS {
+    // A slice has the functions that the test above leaves out.
+    for (name, f) in FUNCTIONS.into_iter().skip(one_of(2) - 1).step_by(one_of(2)) {
         let batched = f(x.clone(), s.clone(), b.clone());
         let mapped = vmap(f).call((x.clone(), s.clone(), b.clone()))?;
         assert!(close(&batched, &mapped)?, "{name}");
