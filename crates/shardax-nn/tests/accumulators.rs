@@ -344,6 +344,9 @@ const REDUCTIONS: &[Reduction] = &[
     ("global_norm", |x| global_norm(x), 4.0),
     ("cumsum", |x| x.cumsum(0).get(-1), 8.0),
     ("softmax", |x| shardax::nn::softmax(x, -1).max(..), 4.0),
+    ("log_softmax", |x| shardax::nn::log_softmax(x, -1).max(..), 4.0),
+    ("average", |x| shardax::numpy::average(x, ones_like(x), ..), 8.0),
+    ("median", |x| shardax::numpy::median(x, ..), 4.0),
     ("l2_loss", |x| l2_loss(x, zeros_like(x)).mean(..), 8.0),
     ("huber_loss", |x| huber_loss(x, zeros_like(x), 1.0).mean(..), 8.0),
     ("cross_entropy", |x| softmax_cross_entropy_with_integer_labels(x, array(3)), 4.0),
@@ -355,7 +358,8 @@ fn reductions_and_losses_in_every_dtype_are_those_of_float64() -> Result<()> {
     setup();
     let (mut failures, mut count) = (Vec::new(), 0);
     for (name, reduce, units) in REDUCTIONS {
-        for (kind, x) in kinds(&[10_000]) {
+        // More addends than the largest number of float16.
+        for (kind, x) in kinds(&[10_000]).into_iter().chain([("many", full([70_000], 1.5))]) {
             for dtype in DTYPES {
                 let x = x.astype(dtype);
                 let expected = reduce(&x.astype(DType::F64)).to_f64()?;

@@ -107,7 +107,11 @@ pub fn softmax_cross_entropy_with_integer_labels(logits: impl ArrayLike, labels:
     let label_logits = where_(chosen, &shifted, 0).sum(-1);
     // As for a gather with fill mode, the gradient for a label that is not a class is only the gradient of the normalizer, the
     // softmax.
-    shifted.exp().sum(-1).log() - where_(is_class, label_logits, f64::NAN)
+    // The sum over more than 65,504 classes may exceed the range of float16.
+    let dtype = shifted.dtype();
+    let sum_dtype = if dtype == DType::F16 { DType::F32 } else { dtype };
+    let normalizer = shifted.astype(sum_dtype).exp().sum(-1).log().astype(dtype);
+    normalizer - where_(is_class, label_logits, f64::NAN)
 }
 
 /// Computes [`softmax_cross_entropy`], but a term is 0 if the label is 0 and the logit minus infinity.

@@ -84,16 +84,22 @@ pub trait Labelled {
     fn unzip(self) -> (Vec<&'static str>, Self::Transforms);
 }
 
-/// A tuple of transformations, each for one group of parameters.
+/// A tuple of transformations, each for one group of parameters. The names of the methods differ from the names in
+/// [`GradientTransformation`], because a chain of transformations is a tuple, too, and both traits may be imported.
 pub trait Groups: Tree {
     /// The states, one for each group.
     type States: Tree;
 
     /// Returns the states before the first step.
-    fn init(&self, groups: &[State]) -> Result<Self::States>;
+    fn init_groups(&self, groups: &[State]) -> Result<Self::States>;
 
     /// Returns the updates of each group, and the next states.
-    fn update(&self, grads: Vec<State>, states: Self::States, params: &[State]) -> Result<(Vec<State>, Self::States)>;
+    fn update_groups(
+        &self,
+        grads: Vec<State>,
+        states: Self::States,
+        params: &[State],
+    ) -> Result<(Vec<State>, Self::States)>;
 }
 
 macro_rules! groups {
@@ -110,13 +116,13 @@ macro_rules! groups {
             type States = ($($t::State,)+);
 
             #[track_caller]
-            fn init(&self, groups: &[State]) -> Result<Self::States> {
+            fn init_groups(&self, groups: &[State]) -> Result<Self::States> {
                 Ok(($(self.$i.init(&groups[$i])?,)+))
             }
 
             // The states are named after the types of their transformations.
             #[allow(non_snake_case)]
-            fn update(
+            fn update_groups(
                 &self,
                 mut grads: Vec<State>,
                 states: Self::States,
@@ -209,14 +215,14 @@ impl<P: Tree, T: Groups> GradientTransformation<P> for Partition<T> {
     fn init(&self, params: &P) -> Result<Self::State> {
         let flat = Flat::of(params);
         let groups = self.groups(&flat)?;
-        self.transforms.init(&self.states(&groups, &flat))
+        self.transforms.init_groups(&self.states(&groups, &flat))
     }
 
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
         let (flat, grads) = (Flat::of(params), Flat::of(&grads));
         let groups = self.groups(&flat)?;
         let (grads_of, params_of) = (self.states(&groups, &grads), self.states(&groups, &flat));
-        let (updates, state) = self.transforms.update(grads_of, state, &params_of)?;
+        let (updates, state) = self.transforms.update_groups(grads_of, state, &params_of)?;
         let updates: State = updates.into_iter().flatten().collect();
         Ok((put(&grads, &updates)?.build()?, state))
     }

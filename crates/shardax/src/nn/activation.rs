@@ -15,6 +15,7 @@ use crate::ops::numpy::{
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::expanded::RELU;
+use crate::ops::primitive::reduce::in_accumulator;
 use crate::ops::primitive::reshard::sharded_alike;
 use crate::ops::primitive::softmax::{Softmax, shifted};
 use crate::ops::primitive::special::slopes::{ROOT_OF_SUM, SOFT_SIGN};
@@ -299,11 +300,11 @@ pub fn softmax(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let reduction = Reduction::new("softmax", &x, axes.into_reduction(), Options::None);
     let result = reduction.map(|over| match over.mask(&x) {
         None => Softmax { axes: over.axes.clone() }.apply(&x),
-        Some(mask) => {
-            let exponentials = subtract_masked_max(&x, &mask, &over).exp();
+        Some(mask) => in_accumulator(&x, |x| {
+            let exponentials = subtract_masked_max(x, &mask, &over).exp();
             let sum = exponentials.sum(over.inner());
             where_(mask, exponentials / where_(sum.equal(0), 1, &sum), 0)
-        }
+        }),
     });
     Array::from_result(result.map_err(|error| error.context("softmax")), &x)
 }
@@ -333,15 +334,17 @@ pub fn log_softmax(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let reduction = Reduction::new("log_softmax", &x, axes.into_reduction(), Options::None);
     let result = reduction.and_then(|over| match over.mask(&x) {
         None => composite1("log_softmax", over.signed(), std::slice::from_ref(&x), |axes, args| {
-            let shifted = shifted(&args[0], axes);
-            Ok(vec![&shifted - shifted.exp().sum_keepdims(&axes[..]).log()])
+            Ok(vec![in_accumulator(&args[0], |x| {
+                let shifted = shifted(x, axes);
+                &shifted - shifted.exp().sum_keepdims(&axes[..]).log()
+            })])
         }),
-        Some(mask) => {
-            let shifted = subtract_masked_max(&x, &mask, &over);
+        Some(mask) => Ok(in_accumulator(&x, |x| {
+            let shifted = subtract_masked_max(x, &mask, &over);
             let sum = shifted.exp().sum(over.inner());
             let log = where_(sum.equal(0), 1, &sum).log();
-            Ok(where_(&mask, where_(&mask, shifted, 0) - log, f64::NEG_INFINITY))
-        }
+            where_(&mask, where_(&mask, shifted, 0) - log, f64::NEG_INFINITY)
+        })),
     });
     Array::from_result(result.map_err(|error| error.context("log_softmax")), &x)
 }
@@ -368,24 +371,30 @@ impl StandardizeOptions {
             let reduction = Reduction::new("standardize", &x, axes.into_reduction(), Options::None)?;
             if self.mean.is_none() && self.variance.is_none() && !reduction.is_masked() {
                 return composite1("standardize", reduction.signed(), &[x, self.epsilon.clone()], |axes, args| {
-                    let (x, epsilon) = (&args[0], &args[1]);
-                    let centred = centre(x - x.mean_keepdims(&axes[..]), over(&axes[..]).keepdims(true));
-                    let variance = centred.square().mean_keepdims(&axes[..]);
-                    Ok(vec![centred * (variance + epsilon).rsqrt()])
+                    Ok(vec![in_accumulator(&args[0], |x| {
+                        let centred = centre(x - x.mean_keepdims(&axes[..]), over(&axes[..]).keepdims(true));
+                        let variance = centred.square().mean_keepdims(&axes[..]);
+                        centred * (variance + &args[1]).rsqrt()
+                    })])
                 });
             }
             let _ranks = rank_promotion::allow();
             let over = reduction.inner();
-            let mean = self.mean.clone().unwrap_or_else(|| x.mean(over.clone()));
-            let centred = &x - mean;
-            let centred = if self.mean.is_none() { centre(centred, over.clone()) } else { centred };
-            let variance = match (&self.variance, &self.mean) {
-                (Some(variance), _) => variance.clone(),
-                (None, None) => centred.square().mean(over),
-                // JAX's formula with a mean that you pass, whose result can be negative.
-                (None, Some(mean)) => maximum(x.square().mean(over) - mean.square(), 0),
+            let standardized = |x: &Array| {
+                let mean = self.mean.clone().unwrap_or_else(|| x.mean(over.clone()));
+                let centred = x - mean;
+                let centred = if self.mean.is_none() { centre(centred, over.clone()) } else { centred };
+                let variance = match (&self.variance, &self.mean) {
+                    (Some(variance), _) => variance.clone(),
+                    (None, None) => centred.square().mean(over),
+                    // JAX's formula with a mean that you pass, whose result can be negative.
+                    (None, Some(mean)) => maximum(x.square().mean(over) - mean.square(), 0),
+                };
+                centred * (variance + &self.epsilon).rsqrt()
             };
-            Ok(centred * (variance + &self.epsilon).rsqrt())
+            // A mean or a variance that you pass takes part in promotion, so its dtype decides the dtype of the result.
+            let passes_statistics = self.mean.is_some() || self.variance.is_some();
+            Ok(if passes_statistics { standardized(&x) } else { in_accumulator(&x, standardized) })
         })
     }
 }

@@ -316,3 +316,32 @@ fn functions_take_what_operators_return() -> Result<()> {
     block_until_ready((&x, &vec![x.clone()]))?;
     Ok(())
 }
+
+#[test]
+fn shifts_and_places_are_lists_or_arrays() -> Result<()> {
+    setup();
+    let x = array([[1, 2, 3], [4, 5, 6]]);
+    let shifts: Vec<i32> = vec![1, -1];
+    let rolled = [5, 6, 4, 2, 3, 1];
+    assert_eq!(x.roll(&shifts, [0, 1]).to_vec::<i32>()?, rolled);
+    assert_eq!(x.roll(shifts.as_slice(), [0, 1]).to_vec::<i32>()?, rolled);
+    assert_eq!(x.roll(vec![1i64, -1], [0, 1]).to_vec::<i32>()?, rolled);
+
+    let x = array([1, 2, 3]);
+    let inserted = [9, 1, 7, 2, 3, 8];
+    let values = array([8, 9, 7]);
+    let places: Vec<i64> = vec![3, 0, -2];
+    assert_eq!(insert(&x, &places, &values, 0).to_vec::<i32>()?, inserted);
+    assert_eq!(insert(&x, array([3, 0, -2]), &values, 0).to_vec::<i32>()?, inserted);
+    let traced = jit(|x: Array, places: Array, values: Array| insert(x, places, values, 0));
+    assert_eq!(traced.call((&x, array([3i8, 0, -2]), &values))?.to_vec::<i32>()?, inserted);
+    assert_eq!(traced.call((&x, array([0; 0]), array([0; 0])))?.to_vec::<i32>()?, [1, 2, 3]);
+    assert_eq!(traced.call((&x, array(1), array([8, 9])))?.to_vec::<i32>()?, [1, 8, 9, 2, 3]);
+    let rows = jit(|x: Array, places: Array| insert(x, places, 0, 1));
+    assert_eq!(rows.call((array([[1, 2], [3, 4]]), array([1, 1])))?.to_vec::<i32>()?, [1, 0, 0, 2, 3, 0, 0, 4]);
+    assert_eq!(delete(&x, array([0, -1]), 0).to_vec::<i32>()?, [2]);
+    let deleted = jit(|x: Array, places: Array| delete(x, places, 0)).call((&x, array([0])));
+    assert!(deleted.expect_err("an error").to_string().contains("traced indices"));
+    assert!(error_of(insert(&x, array([0.5f32]), 1, 0)).to_string().contains("indices of type float32"));
+    Ok(())
+}

@@ -627,3 +627,34 @@ fn slopes_of_inverse_functions_keep_their_digits() {
     let second = grad(|x: Array| grad(|x: Array| Ok(np::arcsinh(x))).call(x)).call(1.0f32).expect("a second slope");
     same(&second, &[-0.353_553_4]);
 }
+
+/// Infinity times 0 is NaN, so a quantile at the position of an element must not interpolate. `quantile` of JAX 0.12
+/// returns NaN.
+#[test]
+fn quantiles_at_an_infinite_element_are_infinite() {
+    setup();
+    let x = array([INF, 1.0, INF, -INF, INF]);
+    same(
+        &np::quantile(&x, array([0.0f32, 0.25, 0.5, 1.0]), ..),
+        &[f64::NEG_INFINITY, 1.0, f64::INFINITY, f64::INFINITY],
+    );
+    same(&np::median(&x, ..), &[f64::INFINITY]);
+    same(&np::nanmedian(array([NAN, INF, INF, 2.0]), ..), &[f64::INFINITY]);
+}
+
+#[test]
+fn windows_of_dimensions_that_padding_removes_are_none() -> Result<()> {
+    setup();
+    for (size, padding) in [(0, (-1, -2)), (0, (-1, 0)), (2, (-1, -2)), (2, (-3, 0))] {
+        for reduce in [lax::reduce_window_sum, lax::reduce_window_max, lax::reduce_window_min] {
+            let f = move |x: Array| reduce(x, Window::new([1, 1]).padding(vec![(0, 0), padding]));
+            let x = ones([3, size]);
+            assert_eq!(f(x.clone()).to_vec::<f32>()?.len(), 0);
+            assert_eq!(jit(f).call(&x)?.shape(), [3, 0]);
+            assert_eq!(vmap(f).call(ones([2, 3, size]))?.shape(), [2, 3, 0]);
+            let (_, transpose) = vjp(f, &x)?;
+            assert_eq!(transpose.call(ones([3, 0]))?.0.to_vec::<f32>()?, vec![0.0; 3 * size]);
+        }
+    }
+    Ok(())
+}

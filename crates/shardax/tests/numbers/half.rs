@@ -2,7 +2,8 @@
 
 use shardax::lax::{self, Padding};
 use shardax::linalg::{NormOrder, norm};
-use shardax::nn::{avg_pool, log_softmax, softmax};
+use shardax::nn::{avg_pool, log_softmax, softmax, standardize};
+use shardax::numpy::{LogsumexpOptions, average, corrcoef, median, nanmedian, nanstd, quantile};
 use shardax::prelude::*;
 
 use super::common::quick::setup;
@@ -161,5 +162,44 @@ fn bfloat16_moves_like_float32() -> Result<()> {
     let slope =
         grad(|x: Array| (concatenate([&x, &x], 1) * shardax::numpy::flip(&x, 0).sum(..)).astype(DType::F32).sum(..));
     assert_eq!(slope.call(ones([2, 2]).astype(DType::Bf16))?.type_name(), "bfloat16[2,2]");
+    Ok(())
+}
+
+/// Sums of exponentials and of squares exceed the range of float16 where the results of these functions do not. JAX 0.12
+/// returns 0, NaN or infinity for most of them.
+#[test]
+fn float16_intermediates_may_exceed_its_range() {
+    setup();
+    let even: &[(&str, f64, Fun)] = &[
+        ("softmax", 0.0, |x| softmax(x, 0)),
+        ("masked softmax", 0.0, |x| softmax(x, over(0).mask(ones_like(x).greater(0)))),
+        ("log_softmax", 0.0, |x| log_softmax(x, 0)),
+        ("masked log_softmax", 0.0, |x| log_softmax(x, over(0).mask(ones_like(x).greater(0)))),
+        ("logsumexp", 0.0, |x| x.logsumexp(..)),
+        ("logsumexp with factors", 0.0, |x| LogsumexpOptions::new().b(ones_like(x) * 2).logsumexp(x, ..)),
+        ("average", 0.0, |x| average(x, x, ..)),
+    ];
+    same_as_wide(&ones_dtype([70_000], DType::F16), HALVES[1].1, even);
+    let far: &[(&str, f64, Fun)] = &[
+        ("std", 0.0, |x| x.std(..)),
+        ("masked std", 0.0, |x| x.std(over(0).mask(ones_like(x).greater(0)))),
+        ("nanstd", 0.0, |x| nanstd(x, ..)),
+        ("standardize", 0.0, |x| standardize(x, 0)),
+        ("masked standardize", 0.0, |x| standardize(x, over(0).mask(ones_like(x).greater(0)))),
+        ("corrcoef", 1.0, |x| corrcoef(stack([x.clone(), -x], 0))),
+        ("slope of std", 1.0, |x| grad(|x: Array| x.std(..)).call(x).expect("a gradient")),
+    ];
+    same_as_wide(&array([0.0f32, 600.0, -300.0]).astype(DType::F16), HALVES[1].1, far);
+}
+
+/// Half precision rounds positions beyond 256 or 2,048 elements, and float16 has no position 65,536.
+#[test]
+fn quantiles_of_many_elements_of_half_precision() -> Result<()> {
+    setup();
+    let x = (arange(0..70_000).astype(DType::F32) / 70_000.0).astype(DType::F16);
+    for (quantile, expected) in [(median(&x, ..), 0.5), (nanmedian(&x, ..), 0.5), (quantile(&x, 0.3, ..), 0.3)] {
+        assert_eq!(quantile.dtype(), DType::F16);
+        assert!((quantile.astype(DType::F32).item::<f32>()? - expected).abs() < 1e-3, "{quantile}");
+    }
     Ok(())
 }

@@ -2,13 +2,14 @@
 
 use super::indexing::{IntoAxis, with_axis};
 use super::options::options;
-use super::{broadcast_any_ranks, checked_or_failed, concatenate, where_};
+use super::{broadcast_any_ranks, checked_or_failed, concatenate, convert, filled, where_};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
 use crate::error::{AtCaller, Result, err};
 use crate::ops::lax;
 use crate::ops::operators::{ArrayLike, into_arrays};
+use crate::ops::primitive::gather::wide;
 use crate::shape::{AxisNumber, normalize_axis};
 use crate::source;
 
@@ -138,34 +139,81 @@ pub fn dsplit(x: impl ArrayLike, parts: usize) -> Result<Vec<Array>> {
     x.into_array().split(parts, 2)
 }
 
-/// Indices along an axis: a number or a list. Negative indices count from the end.
+/// Indices along an axis: a number, a list, or an array of integers. Negative indices count from the end.
 pub trait IntoPlaces {
     /// The indices as they were passed.
-    fn into_places(self) -> Vec<i64>;
-    /// Returns true for a single number, whose values have one dimension less.
-    fn is_one(&self) -> bool {
-        false
+    fn into_places(self) -> Places;
+}
+
+/// Indices that are known, or an array of them.
+#[derive(Clone, Debug)]
+pub enum Places {
+    /// A single index. Its values have one dimension less than the values of a list.
+    One(i64),
+    /// A list of indices.
+    Known(Vec<i64>),
+    /// A scalar or a vector of integers, which can be traced.
+    Array(Array),
+}
+
+impl Places {
+    /// Reads the indices of an array whose values are known.
+    fn read(self, name: &str) -> Result<Places> {
+        let Places::Array(places) = self else { return Ok(self) };
+        places.check()?;
+        if !places.dtype().is_integer() || places.ndim() > 1 {
+            return Err(err!(Value, "{name} got indices of type {}", places.type_name())
+                .help("pass an integer, or integers of one dimension"));
+        }
+        if places.is_traced() {
+            return Ok(Places::Array(places));
+        }
+        let known = convert(&places, DType::I64, false).to_vec::<i64>()?;
+        Ok(if places.ndim() == 0 { Places::One(known[0]) } else { Places::Known(known) })
     }
 }
 
-impl IntoPlaces for i32 {
-    fn into_places(self) -> Vec<i64> {
-        vec![self.into()]
-    }
-    fn is_one(&self) -> bool {
-        true
+macro_rules! into_places {
+    ($($t:ty)*) => {$(
+        impl IntoPlaces for $t {
+            fn into_places(self) -> Places {
+                Places::One(i64::from(self))
+            }
+        }
+        impl<const N: usize> IntoPlaces for [$t; N] {
+            fn into_places(self) -> Places {
+                self.as_slice().into_places()
+            }
+        }
+        impl IntoPlaces for &[$t] {
+            fn into_places(self) -> Places {
+                Places::Known(self.iter().copied().map(i64::from).collect())
+            }
+        }
+        impl IntoPlaces for Vec<$t> {
+            fn into_places(self) -> Places {
+                self.as_slice().into_places()
+            }
+        }
+        impl IntoPlaces for &Vec<$t> {
+            fn into_places(self) -> Places {
+                self.as_slice().into_places()
+            }
+        }
+    )*};
+}
+
+into_places!(i32 i64);
+
+impl IntoPlaces for Array {
+    fn into_places(self) -> Places {
+        Places::Array(self)
     }
 }
 
-impl<const N: usize> IntoPlaces for [i32; N] {
-    fn into_places(self) -> Vec<i64> {
-        self.into_iter().map(i64::from).collect()
-    }
-}
-
-impl IntoPlaces for &[i32] {
-    fn into_places(self) -> Vec<i64> {
-        self.iter().copied().map(i64::from).collect()
+impl IntoPlaces for &Array {
+    fn into_places(self) -> Places {
+        Places::Array(self.clone())
     }
 }
 
@@ -198,7 +246,16 @@ pub fn delete(x: impl ArrayLike, places: impl IntoPlaces, axis: impl IntoAxis) -
     checked_or_failed(&x, || {
         let (x, axis) = with_axis(&x, axis)?;
         let n = x.shape()[axis];
-        let mut deleted = places_in("delete", &x, places.into_places(), n, n)?;
+        let places = match places.into_places().read("delete")? {
+            Places::One(place) => vec![place],
+            Places::Known(places) => places,
+            Places::Array(places) => {
+                return Err(err!(Type, "delete got traced indices of type {}", places.type_name()).help(
+                    "the size of the result depends on equal indices; pass numbers, or select with `where_` or a mask",
+                ));
+            }
+        };
+        let mut deleted = places_in("delete", &x, places, n, n)?;
         deleted.sort_unstable();
         deleted.dedup();
         let starts = std::iter::once(0).chain(deleted.iter().map(|index| index + 1));
@@ -221,19 +278,26 @@ pub fn delete(x: impl ArrayLike, places: impl IntoPlaces, axis: impl IntoAxis) -
 /// # use shardax::numpy::insert;
 /// assert_eq!(insert(array([1, 2, 3]), 1, array([8, 9]), 0).to_vec::<i32>()?, [1, 8, 9, 2, 3]);
 /// assert_eq!(insert(array([1, 2, 3]), [0, 3], 7, 0).to_vec::<i32>()?, [7, 1, 2, 3, 7]);
+/// let at = jit(|places: Array| insert(array([1, 2, 3]), places, array([8, 9]), 0));
+/// assert_eq!(at.call(array([3, -2]))?.to_vec::<i32>()?, [1, 9, 2, 3, 8]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
 /// # Errors
-/// The result carries an error for indices out of bounds.
+/// The result carries an error for indices out of bounds. Traced indices are clamped instead.
 #[track_caller]
 pub fn insert(x: impl ArrayLike, places: impl IntoPlaces, values: impl ArrayLike, axis: impl IntoAxis) -> Array {
     let (x, values) = (x.into_array(), values.into_array());
     checked_or_failed(&x, || {
         values.check()?;
         let (x, axis) = with_axis(&x, axis)?;
-        let (n, single) = (x.shape()[axis], places.is_one());
-        let places = places_in("insert", &x, places.into_places(), n, n + 1)?;
+        let n = x.shape()[axis];
+        let (places, single) = match places.into_places().read("insert")? {
+            Places::One(place) => (vec![place], true),
+            Places::Known(places) => (places, false),
+            Places::Array(places) => return insert_at_traced(&x, &places, &values, axis),
+        };
+        let places = places_in("insert", &x, places, n, n + 1)?;
         let mut shape = x.shape_owned();
         // With a single index, all values along the axis are inserted before it.
         let values = match single && values.ndim() <= x.ndim() {
@@ -265,6 +329,35 @@ pub fn insert(x: impl ArrayLike, places: impl IntoPlaces, values: impl ArrayLike
         }
         Ok(lax::concatenate(&parts, axis))
     })
+}
+
+/// [`insert`] at indices that are not known yet, which are clamped to the array.
+fn insert_at_traced(x: &Array, places: &Array, values: &Array, axis: usize) -> Result<Array> {
+    let (n, single) = (x.shape()[axis], places.ndim() == 0);
+    let places = wide(places, &[n]);
+    let places = where_(places.less(0), &places + n, &places).clip(0, n);
+    // A single index is the index of all values.
+    let values = match single && values.ndim() <= x.ndim() {
+        true => with_leading_dims(values, x.ndim()).moveaxis(0, axis as i32),
+        false => values.clone(),
+    };
+    let count = if single { values.shape().get(axis).copied().unwrap_or(1) } else { places.size() };
+    let mut shape = x.shape_owned();
+    shape[axis] = count;
+    let values = convert(&values, x.dtype(), x.weak_type()).broadcast_to(&shape);
+    values.check()?;
+    let places = places.broadcast_to(&[count]);
+    let order = places.argsort(0);
+    // The sorted values have these indices in the result. All other entries are those of `x` in their order.
+    let of_values = places.take(&order, 0) + lax::iota(places.dtype(), &[count], 0);
+    let is_value = filled(&[n + count], Scalar::Bool(false), DType::Bool).at(&of_values).set(true);
+    let values_before = convert(&is_value, places.dtype(), false).cumsum(0);
+    let of_x = lax::iota(places.dtype(), &[n + count], 0) - &values_before;
+    let sources = match count {
+        0 => of_x,
+        _ => where_(is_value, order.take((values_before - 1).clip(0, count - 1), 0).astype(places.dtype()) + n, of_x),
+    };
+    Ok(lax::concatenate(&[x.clone(), values], axis).take(&sources, axis as i32))
 }
 
 /// Selects the elements of the first array of `choices` whose condition is true, or `default` where no condition is.

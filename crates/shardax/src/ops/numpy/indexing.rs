@@ -407,6 +407,28 @@ macro_rules! into_shift {
 
 into_shift!(i32 i64);
 
+macro_rules! into_shift_of_slices {
+    ($($t:ty)*) => {$(
+        impl IntoShift for &[$t] {
+            fn into_shift(self) -> Shift {
+                Shift::Known(self.iter().copied().map(i64::from).collect())
+            }
+        }
+        impl IntoShift for Vec<$t> {
+            fn into_shift(self) -> Shift {
+                self.as_slice().into_shift()
+            }
+        }
+        impl IntoShift for &Vec<$t> {
+            fn into_shift(self) -> Shift {
+                self.as_slice().into_shift()
+            }
+        }
+    )*};
+}
+
+into_shift_of_slices!(i32 i64);
+
 impl IntoShift for Array {
     fn into_shift(self) -> Shift {
         match &self.0 {

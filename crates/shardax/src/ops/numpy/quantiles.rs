@@ -1,7 +1,7 @@
 //! Quantiles of elements that are not NaN.
 
-use super::statistics::lines;
-use super::{IntoAxes, checked_or_failed, convert, isnan, normalize_axes, to_inexact};
+use super::statistics::{interpolate, lines, position_dtype};
+use super::{IntoAxes, checked_or_failed, convert, isnan, normalize_axes, to_inexact, to_strong_type};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::error::err;
@@ -32,11 +32,12 @@ pub fn nanquantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) ->
         let (dtype, weak) = crate::dtype::promote((x.dtype(), x.weak_type()), (q.dtype(), q.weak_type()))?;
         let dtype = to_inexact(dtype);
         let axes = normalize_axes(axes, x.ndim())?;
-        if axes.iter().map(|&a| x.shape()[a]).product::<usize>() == 0 {
+        let count = axes.iter().map(|&a| x.shape()[a]).product::<usize>();
+        if count == 0 {
             return Err(err!(Value, "nanquantile of {} over axes {axes:?} has no elements", x.type_name())
                 .help("reduce over dimensions that have elements, or check the size before"));
         }
-        let args = [convert(&x, dtype, weak), convert(&q, dtype, weak)];
+        let args = [convert(&x, dtype, weak), to_strong_type(&q, position_dtype(dtype, count))];
         composite1("nanquantile", axes.to_vec(), &args, |axes, args| {
             let (q, (batch, lines)) = (&args[1], lines(&args[0], axes));
             let axis = batch.len() as i32;
@@ -50,7 +51,7 @@ pub fn nanquantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) ->
                 let index = super::minimum(position.astype(last_index.dtype()), &last_index).maximum(0);
                 sorted.take_along_axis(index, axis)
             });
-            let quantiles = low * (1.0 - &fraction) + high * fraction;
+            let quantiles = interpolate(&low, &high, &fraction);
             Ok(vec![lax::reshape(&quantiles.moveaxis(-1, 0), &[q.shape(), &batch].concat())])
         })
     })

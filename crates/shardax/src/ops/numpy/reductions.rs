@@ -14,7 +14,7 @@ use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
-use crate::ops::primitive::reduce::{ArgMax, Reduce, Reducer, accumulator};
+use crate::ops::primitive::reduce::{ArgMax, Reduce, Reducer, accumulator, in_accumulator};
 use crate::source;
 
 impl Array {
@@ -150,7 +150,9 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn var_ddof(&self, axes: impl IntoReduction, ddof: usize) -> Array {
-        self.reduced_at_once("var", Options::DType, axes, ddof, |&ddof, x, over| Ok(variance(x, over, ddof)))
+        self.reduced_at_once("var", Options::DType, axes, ddof, |&ddof, x, over| {
+            Ok(round_statistic(x, &variance(x, over, ddof)))
+        })
     }
 
     /// Returns the standard deviation of the entire population over `axes`, floating point.
@@ -174,7 +176,9 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn std_ddof(&self, axes: impl IntoReduction, ddof: usize) -> Array {
-        self.reduced_at_once("var", Options::DType, axes, ddof, |&ddof, x, over| Ok(variance(x, over, ddof).sqrt()))
+        self.reduced_at_once("var", Options::DType, axes, ddof, |&ddof, x, over| {
+            Ok(round_statistic(x, &variance(x, over, ddof).sqrt()))
+        })
     }
 
     /// Returns the largest element over `axes`, or NaN if any element is NaN. Without elements, it fails unless there
@@ -313,11 +317,13 @@ impl Array {
     pub fn logsumexp(&self, axes: impl IntoReduction) -> Array {
         self.reduced_at_once("logsumexp", Options::None, axes, (), |(), x, over| {
             let x = over.masked(&to_strong_type(x, to_inexact(x.dtype())), f64::NEG_INFINITY);
-            let max = lax::reduce_with(&super::real(&x), Reducer::Max, &over.axes);
-            let max = crate::ops::primitive::stop_gradient::stop_gradient(where_(max.isfinite(), &max, 0));
-            let dims: Vec<usize> = (0..x.ndim()).filter(|d| !over.axes.contains(d)).collect();
-            let shifted = &x - max.broadcast_in_dim(x.shape(), &dims);
-            Ok(lax::reduce_with(&shifted.exp(), Reducer::Sum, &over.axes).log() + max)
+            Ok(in_accumulator(&x, |x| {
+                let max = lax::reduce_with(&super::real(x), Reducer::Max, &over.axes);
+                let max = crate::ops::primitive::stop_gradient::stop_gradient(where_(max.isfinite(), &max, 0));
+                let dims: Vec<usize> = (0..x.ndim()).filter(|d| !over.axes.contains(d)).collect();
+                let shifted = x - max.broadcast_in_dim(x.shape(), &dims);
+                lax::reduce_with(&shifted.exp(), Reducer::Sum, &over.axes).log() + max
+            }))
         })
     }
 
@@ -388,7 +394,14 @@ impl Array {
     }
 }
 
-/// See [`Array::var_ddof`].
+/// Rounds a variance or a standard deviation of `x` to the real dtype of `x`, or to float32 for integers.
+#[track_caller]
+fn round_statistic(x: &Array, statistic: &Array) -> Array {
+    to_strong_type(statistic, to_inexact(x.dtype()).real())
+}
+
+/// See [`Array::var_ddof`]. The result has the accumulation dtype, because the variance of numbers of half precision may exceed
+/// their range where the standard deviation does not.
 #[track_caller]
 fn variance(x: &Array, over: &Reduction, ddof: usize) -> Array {
     let dtype = to_inexact(x.dtype());
@@ -401,14 +414,12 @@ fn variance(x: &Array, over: &Reduction, ddof: usize) -> Array {
     let sum = lax::reduce_with(&over.masked(&squares, 0), Reducer::Sum, &over.axes);
     if over.is_masked() {
         let divisor = over.count(x) - ddof as f64;
-        let variance = where_(divisor.greater(0), sum / &divisor, f64::NAN);
-        return to_strong_type(&variance, dtype.real());
+        return where_(divisor.greater(0), sum / &divisor, f64::NAN);
     }
     let count: usize = over.axes.iter().map(|&a| x.shape()[a]).product();
     let mean = sum / (count as f64 - ddof as f64);
     // As in JAX, the undefined quotient is part of the program, so that gradients are NaN too.
-    let mean = if count > ddof { mean } else { where_(false, mean, f64::NAN) };
-    to_strong_type(&mean, dtype.real())
+    if count > ddof { mean } else { where_(false, mean, f64::NAN) }
 }
 
 /// Returns the smallest and the largest element over `axes`: [`Array::min`] and [`Array::max`].
@@ -519,9 +530,11 @@ impl LogsumexpOptions {
                     let max = lax::reduce_with(&super::real(&x), Reducer::Max, &over.axes);
                     let max = crate::ops::primitive::stop_gradient::stop_gradient(where_(max.isfinite(), &max, 0));
                     let dims: Vec<usize> = (0..x.ndim()).filter(|d| !over.axes.contains(d)).collect();
-                    let shifted = &x - max.broadcast_in_dim(x.shape(), &dims);
-                    let sum = lax::reduce_with(&(shifted.exp() * b), Reducer::Sum, &over.axes);
-                    Ok(if sign { sum.sign() } else { sum.abs().log() + max })
+                    Ok(in_accumulator(&x, |x| {
+                        let shifted = x - max.broadcast_in_dim(x.shape(), &dims);
+                        let sum = lax::reduce_with(&(shifted.exp() * b), Reducer::Sum, &over.axes);
+                        if sign { sum.sign() } else { sum.abs().log() + max }
+                    }))
                 })
             })
             .into()

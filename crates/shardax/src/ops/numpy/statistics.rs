@@ -14,7 +14,7 @@ use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
-use crate::ops::primitive::reduce::accumulator;
+use crate::ops::primitive::reduce::{accumulator, in_accumulator};
 use crate::rank_promotion;
 use crate::shape::AxisNumber;
 
@@ -35,10 +35,10 @@ pub fn average(x: impl ArrayLike, weights: impl ArrayLike, axes: impl IntoReduct
         let _ranks = rank_promotion::allow();
         let args = promote_args("average", &[x, &weights])?;
         let dtype = to_inexact(args[0].dtype());
-        let args: Vec<Array> = args.iter().map(|a| to_strong_type(a, dtype)).collect();
+        let args: Vec<Array> = args.iter().map(|a| to_strong_type(a, accumulator(dtype))).collect();
         let args = broadcast_args("average", &args)?;
         let axes = axes.into_reduction();
-        Ok((&args[0] * &args[1]).sum(axes.clone()) / args[1].sum(axes))
+        Ok(to_strong_type(&((&args[0] * &args[1]).sum(axes.clone()) / args[1].sum(axes)), dtype))
     })
 }
 
@@ -102,7 +102,7 @@ pub fn quantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Ar
             return Err(err!(Value, "quantile of {} over axes {axes:?} has no elements", x.type_name())
                 .help("reduce over dimensions that have elements, or check the size before"));
         }
-        let args = [convert(x, dtype, weak), convert(&q, dtype, weak)];
+        let args = [convert(x, dtype, weak), to_strong_type(&q, position_dtype(dtype, count))];
         composite1("quantile", axes.to_vec(), &args, |axes, args| Ok(vec![quantiles(&args[0], &args[1], axes)]))
     })
 }
@@ -117,6 +117,21 @@ pub(super) fn lines(x: &Array, axes: &[usize]) -> (Vec<usize>, Array) {
     (batch, lines)
 }
 
+/// The dtype of positions among `count` elements of `dtype`, which half precision and, for many elements, float32 would round.
+pub(super) fn position_dtype(dtype: DType, count: usize) -> DType {
+    if count > 1 << 24 { DType::F64 } else { accumulator(dtype) }
+}
+
+/// Interpolates between neighbors, and rounds the result to their dtype. At a position of an element the result is this element,
+/// even if it is infinite, because infinity times 0 is NaN.
+#[track_caller]
+pub(super) fn interpolate(low: &Array, high: &Array, fraction: &Array) -> Array {
+    let wide = |x: &Array| convert(x, fraction.dtype(), x.weak_type());
+    let between = wide(low) * (1.0 - fraction) + wide(high) * fraction;
+    let between = convert(&between, low.dtype(), low.weak_type());
+    where_(fraction.equal(0), low, between)
+}
+
 fn quantiles(x: &Array, q: &Array, axes: &[usize]) -> Array {
     let (batch, lines) = lines(x, axes);
     let count = lines.shape()[batch.len()];
@@ -126,7 +141,7 @@ fn quantiles(x: &Array, q: &Array, axes: &[usize]) -> Array {
     let fraction = &position - &low;
     let [low, high] =
         [low, high].map(|position| sorted.take(position.astype(DType::for_indices(&[count])).clip(0, count - 1), -1));
-    let quantiles = low * (1.0 - &fraction) + high * fraction;
+    let quantiles = interpolate(&low, &high, &fraction);
     let has_nan = isnan(&lines).any(over(-1).keepdims(true));
     let quantiles = where_(has_nan, f64::NAN, quantiles);
     // The dimensions of `q` come first in the result.
@@ -188,7 +203,7 @@ without_nan! {
     /// The variance over `axes` of the elements that are not NaN, or NaN where all elements are.
     nanvar(x, valid, axes) => where_(&valid, x, 0).var(axes.mask(valid));
     /// The standard deviation over `axes` of the elements that are not NaN, or NaN where all elements are.
-    nanstd(x, valid, axes) => where_(&valid, x, 0).var(axes.mask(valid)).sqrt();
+    nanstd(x, valid, axes) => where_(&valid, x, 0).std(axes.mask(valid));
     /// The largest element over `axes` that is not NaN; NaN where all are.
     ///
     /// ```
@@ -404,6 +419,10 @@ impl CovOptions {
     pub fn corrcoef(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         checked_or_failed(&x, || {
+            // The variances may exceed the range of half precision, but the coefficients do not.
+            if self.y.is_none() && accumulator(x.dtype()) != x.dtype() {
+                return Ok(in_accumulator(&x, |x| self.corrcoef(x)));
+            }
             let c = self.cov(&x);
             c.check()?;
             if c.ndim() == 0 {

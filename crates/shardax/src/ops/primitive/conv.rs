@@ -312,6 +312,7 @@ impl Primitive for ConvGeneralDilated {
         shape[self.out[0]] = batch / batch_groups;
         shape[self.out[1]] = out_features;
         for (i, w) in self.window.iter().enumerate() {
+            w.check_padding(self.name(), l.shape[self.lhs[i + 2]])?;
             shape[self.out[i + 2]] = w.positions(self.name(), l.shape[self.lhs[i + 2]], r.shape[self.rhs[i + 2]])?;
         }
         let dtype = accumulated_in("conv_general_dilated", l, self.preferred)?;

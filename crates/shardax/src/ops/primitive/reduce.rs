@@ -17,6 +17,7 @@ use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
 use crate::dtype::{Category, DType, Format, Scalar};
 use crate::error::{Result, bail, err};
+use crate::ops::promotion::convert;
 use crate::shape::{AxisSet, Shape};
 use crate::sharding::{Typed, UnreducedKind};
 
@@ -142,6 +143,17 @@ pub(crate) fn highest(dtype: DType) -> Scalar {
 /// than the sum, so it is widened, and the result is rounded once.
 pub(crate) fn accumulator(dtype: DType) -> DType {
     if dtype.is_float() && dtype.bits() < 32 { DType::F32 } else { dtype }
+}
+
+/// Computes a function of `x` in float32 if the range of its dtype is narrower, as of float16, and rounds the result once. Sums
+/// of exponentials and of squares may exceed the range where the function does not. bfloat16 has the range of float32.
+#[track_caller]
+pub(crate) fn in_accumulator(x: &Array, f: impl FnOnce(&Array) -> Array) -> Array {
+    if x.dtype() == DType::Bf16 {
+        return f(x);
+    }
+    let result = f(&convert(x, accumulator(x.dtype()), x.weak_type()));
+    if result.dtype() == accumulator(x.dtype()) { convert(&result, x.dtype(), result.weak_type()) } else { result }
 }
 
 /// Writes an operation that adds or multiplies many elements of `x`: `write` maps the widened operand to the widened

@@ -201,6 +201,10 @@ impl ReduceWindow {
         out: &Aval,
         write: impl FnOnce(&mut Lowering, Value, &Aval) -> Result<Value>,
     ) -> Result<Vec<Value>> {
+        // Padding that cuts more elements off than there are leaves no positions, and StableHLO rejects it.
+        if size(&out.shape) == 0 {
+            return Ok(vec![cx.constant(self.reducer.identity(out.dtype), out)]);
+        }
         let x = cx.without_padding(x, windows(&self.window));
         Ok(vec![match self.reducer {
             Reducer::Sum => accumulated(cx, x, out, write)?,

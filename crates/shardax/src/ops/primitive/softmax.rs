@@ -4,6 +4,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::elementwise_rules::Accepts;
+use super::reduce::in_accumulator;
 use super::stop_gradient::stop_gradient;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -67,8 +68,10 @@ impl Primitive for Softmax {
     fn lower(&self, cx: &mut Lowering, args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
         let axes = self.axes();
         cx.expand(args, |args| {
-            let exponentials = shifted(&args[0], &axes).exp();
-            Ok(vec![&exponentials / exponentials.sum_keepdims(&axes[..])])
+            Ok(vec![in_accumulator(&args[0], |x| {
+                let exponentials = shifted(x, &axes).exp();
+                &exponentials / exponentials.sum_keepdims(&axes[..])
+            })])
         })
     }
 

@@ -62,21 +62,27 @@ impl WindowDim {
         }
         // 128 bits cannot overflow, because the factors are at most `MAX`.
         let padded = dilate(n, self.base_dilation) + self.low as i128 + self.high as i128;
-        if padded < 0 {
-            return Err(err!(
-                Value,
-                "{name} got padding ({}, {}) for a dimension of size {n}: it removes more elements than there are",
-                self.low,
-                self.high
-            )
-            .help("negative padding cuts elements off; make it smaller"));
-        }
         let span = dilate(window, self.window_dilation);
         let count = if padded < span { 0 } else { (padded - span) / self.stride as i128 + 1 };
         if count > MAX as i128 {
             bail!(Value, "{name} gives a dimension of size {count}, which is too large");
         }
         Ok(count as usize)
+    }
+
+    /// Fails if negative padding cuts more elements off than a dimension of `n` elements has. A convolution is an error then, and a
+    /// windowed reduction has no positions.
+    pub fn check_padding(&self, name: &str, n: usize) -> Result<()> {
+        match dilate(n, self.base_dilation) + self.low as i128 + self.high as i128 {
+            0.. => Ok(()),
+            _ => Err(err!(
+                Value,
+                "{name} got padding ({}, {}) for a dimension of size {n}: it removes more elements than there are",
+                self.low,
+                self.high
+            )
+            .help("negative padding cuts elements off; make it smaller")),
+        }
     }
 
     /// Returns the window that maps the result's cotangent back to the operand. It moves over the result, whose
