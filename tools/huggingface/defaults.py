@@ -12,7 +12,7 @@ from transformers import CONFIG_MAPPING
 
 OUT = pathlib.Path(__file__).parents[2] / "crates/shardax-models/src/huggingface/defaults.json"
 MODEL_TYPES = """
-gemma3n_text gemma4_text
+eurobert gemma3n_text gemma4_text laguna lfm3
 data2vec-text deberta deit dinov2_with_registers ernie esm ijepa jina_embeddings_v3 roberta-prelayernorm roformer vit_msn
 bamba falcon_h1 falcon_mamba jamba mamba mamba2 nemotron_h
 afmoe axk1 cohere2_moe flint gpt-sw3 granite_swa granitemoe_swa hy_v3 mellum minicpm3 mistral4 modernbert-decoder nanochat phimoe

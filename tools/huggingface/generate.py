@@ -293,6 +293,13 @@ FAMILIES = [
                                       "hidden_size_per_layer_input": 0, "global_head_dim": 12, "attention_k_eq_v": True,
                                       "num_global_key_value_heads": 1, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2,
                                       "moe_intermediate_size": 12, "final_logit_softcapping": 3.0}),
+    ("laguna", "Laguna", {**KV, **SMALL_EXPERTS, "head_dim": 8, "num_experts": 4, "shared_expert_intermediate_size": 10, "sliding_window": 4,
+                          "layer_types": ["full_attention", "sliding_attention"], "num_attention_heads_per_layer": [2, 4],
+                          "moe_routed_scaling_factor": 1.5}),
+    ("laguna_features", "Laguna", {**KV, **SMALL_EXPERTS, "head_dim": 8, "num_experts": 4, "shared_expert_intermediate_size": 10,
+                                   "gating": "per-element", "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}),
+    ("lfm3", "Lfm3", {**KV, "head_dim": 8, "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "sliding_attention"],
+                      "sliding_window": 4, "conv_bias": True, "conv_L_cache": 3}),
     ("modernbert_decoder", "ModernBertDecoder", {"num_hidden_layers": 3, "local_attention": 8, "global_attn_every_n_layers": 2, "mlp_bias": True}),
 ]
 
@@ -436,6 +443,9 @@ ENCODERS = [
     ("modernbert_model", "ModernBertModel", MODERN),
     ("modernbert_classes", "ModernBertForSequenceClassification", {**MODERN, "classifier_pooling": "mean", "classifier_bias": True}),
     ("modernbert_tokens", "ModernBertForTokenClassification", {**MODERN, "attention_bias": True, "mlp_bias": True}),
+    ("eurobert", "EuroBertForMaskedLM", {**SIZES, **KV}),
+    ("gemma3_encoder", "Gemma3TextModel", {**SIZES, **KV, "head_dim": 8, "use_bidirectional_attention": True, "sliding_window": 4,
+                                           "query_pre_attn_scalar": 6, "layer_types": ["sliding_attention", "full_attention"]}),
     ("bert_model", "BertModel", SIZES),
     ("bert_classes", "BertForSequenceClassification", SIZES),
     ("bert_tokens", "BertForTokenClassification", SIZES),
@@ -489,9 +499,11 @@ def encoder_families(names):
         mask = torch.tensor([[1] * 7, [1] * 4 + [0] * 3])
         tokens = torch.randint(3, VOCABULARY, (2, 7)).where(mask.bool(), 1)
         save(name, model, {"input_ids": tokens, "attention_mask": mask})
-    for name, source in [("sentence", "bert_model"), ("sentence_modern", "modernbert_model")]:
+    for name, source in [("sentence", "bert_model"), ("sentence_modern", "modernbert_model"), ("sentence_gemma", "gemma3_encoder")]:
         if not names or name in names:
             sentence_encoder(OUT / source, OUT / name)
+    # Only the folder of the sentence encoder is read.
+    shutil.rmtree(OUT / "gemma3_encoder", ignore_errors=True)
     if not names or "sentence_last" in names:
         sentence_decoder(OUT / "sentence_last")
 

@@ -275,6 +275,13 @@ impl Decoder {
 fn start<'a, M: TextModel>(model: &'a M, prompts: &[Vec<i32>], options: &GenerateOptions) -> Result<Generation<'a, M>> {
     options.check()?;
     let shapes = eval_shape(|model: M| model.decoder(), model)?;
+    if shapes.is_bidirectional {
+        let message = "positions of this model attend to later positions, so it cannot continue a text";
+        return Err(value_error(
+            message,
+            "load a model that generates text, or compute features with `SentenceEncoder`",
+        ));
+    }
     if let Some(index) = prompts.iter().position(Vec::is_empty) {
         let help = "pass at least one token, for example the model's start-of-text token";
         return Err(value_error(format!("prompt {index} is empty"), help));

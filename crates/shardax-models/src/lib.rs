@@ -41,10 +41,10 @@ pub mod text;
 pub use adapter::Adapter;
 pub use batcher::{Batcher, End, NextToken, TextBounds};
 pub use decoder::{
-    Activation, BesideMlp, Biases, Block, ConvConfig, Decoder, DecoderConfig, DeltaConfig, ExpertsConfig, GatedDelta,
-    HeadSizes, LatentAttention, LatentConfig, LayerEmbedding, LayerEmbeddingConfig, LayerInput, LayerParts, LowRank,
-    Mlp, Norm, NormKind, Positions, QkNorm, SelectiveConfig, SelectiveState, ShortConv, StateSpace, StateSpaceConfig,
-    StateSpaceNorm, StateSpaceScales, Streams, StreamsConfig, Xielu,
+    Activation, AttentionGate, BesideMlp, Biases, Block, ConvConfig, Decoder, DecoderConfig, DeltaConfig,
+    ExpertsConfig, GatedDelta, HeadSizes, LatentAttention, LatentConfig, LayerEmbedding, LayerEmbeddingConfig,
+    LayerInput, LayerParts, LowRank, Mlp, Norm, NormKind, Positions, QkNorm, SelectiveConfig, SelectiveState,
+    ShortConv, StateSpace, StateSpaceConfig, StateSpaceNorm, StateSpaceScales, Streams, StreamsConfig, Xielu,
 };
 pub use encoder_decoder::{EncodedInput, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, Side, log_mel};
 pub use generate::{GenerateOptions, Generation, TextModel};

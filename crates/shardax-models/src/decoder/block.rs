@@ -360,13 +360,18 @@ impl Block {
     /// `x` is `[..., length, features]`, and so is the result.
     #[track_caller]
     pub fn forward(&self, x: Array) -> Array {
-        self.forward_over(x, None).0
+        self.forward_over(x, None, None).0
     }
 
     /// Computes the output of the block. `keys` are the keys and values of the layer that the configuration names, if it names
-    /// one. Also returns the keys and values of this block if a later layer uses them.
+    /// one, and `mask` must broadcast to `[batch, heads, queries, keys]`. Also returns the keys and values of this block if a later layer uses them.
     #[track_caller]
-    pub(super) fn forward_over(&self, x: Array, keys: Option<KeysAndValues>) -> (Array, Option<KeysAndValues>) {
+    pub(super) fn forward_over(
+        &self,
+        x: Array,
+        keys: Option<KeysAndValues>,
+        mask: Option<&Array>,
+    ) -> (Array, Option<KeysAndValues>) {
         let mut lent = None;
         let y = self.add_layers(x, |x| {
             let attended = self.attention.as_ref().map(|attention| {
@@ -374,7 +379,9 @@ impl Block {
                 let length = x.shape().get(x.ndim().saturating_sub(2)).copied().unwrap_or(0);
                 let options = self.with_alibi(AttentionOptions::new(), length);
                 let places = arange(0..length as i32);
-                let options = self.with_chunk(options, &places, &places, None);
+                let options = mask
+                    .iter()
+                    .fold(self.with_chunk(options, &places, &places, None), |options, mask| options.mask(*mask));
                 lent = self.lends_keys.then(|| attention.keys_and_values(&x, &options).into());
                 let y = match keys.clone().or_else(|| lent.clone()) {
                     Some((keys, values)) => attention.attend_over(&x, keys, values, options),
@@ -733,7 +740,8 @@ fn attention(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> MultiHead
         .qkv_features(heads * head_dim)
         .num_kv_heads(kv_heads)
         .use_bias(config.biases.qkv || config.biases.out)
-        .is_causal(true)
+        .is_causal(!config.bidirectional)
+        .softplus_gate(config.attention_gate.is_some_and(|gate| gate.softplus))
         .normalize_after_rope(config.qk_norm_after_rope)
         .kernel_axes([Some("embed"), Some("heads"), None])
         .out_kernel_axes([Some("heads"), None, Some("embed")]);
@@ -751,7 +759,9 @@ fn attention(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> MultiHead
     builder = config.attention_soft_cap.into_iter().fold(builder, MultiHeadAttentionBuilder::soft_cap);
     let chosen = config.attention_implementation;
     builder = chosen.into_iter().fold(builder, MultiHeadAttentionBuilder::implementation);
-    builder = window.into_iter().fold(builder, |builder, window| builder.local_window_size(window - 1, 0));
+    builder = window.into_iter().fold(builder, |builder, window| {
+        builder.local_window_size(window - 1, if config.bidirectional { window - 1 } else { 0 })
+    });
     let mut attention = builder.build(rngs);
     if !config.biases.qkv {
         remove_input_biases(&mut attention);
@@ -769,9 +779,10 @@ fn attention(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> MultiHead
     if config.key_layer(layer).is_some() {
         (attention.key, attention.value, attention.key_norm, attention.value_norm) = (None, None, None, None);
     }
-    if config.attention_gate {
+    if let Some(gate) = config.attention_gate {
+        let depth = if gate.per_head { 1 } else { head_dim };
         attention.gate = Some(
-            LinearGeneral::builder([config.features], [heads, head_dim])
+            LinearGeneral::builder([config.features], [heads, depth])
                 .use_bias(config.biases.qkv)
                 .kernel_axes([Some("embed"), Some("heads"), None])
                 .build(rngs),

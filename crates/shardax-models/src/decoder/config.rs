@@ -146,8 +146,10 @@ pub struct DecoderConfig {
     pub selective: Option<SelectiveConfig>,
     /// The parts of each layer; empty if all layers have attention, or a layer in its place, and an MLP.
     pub parts: Vec<LayerParts>,
-    /// True if the results of heads have learned factors, see [`MultiHeadAttention::gate`].
-    pub attention_gate: bool,
+    /// The learned factors of the results of heads, see [`MultiHeadAttention::gate`].
+    pub attention_gate: Option<AttentionGate>,
+    /// True if positions attend to later positions too, as in encoders. Such a model cannot generate text.
+    pub bidirectional: bool,
     /// The sizes of latent attention, if keys and values are computed from a latent.
     pub latent: Option<LatentConfig>,
     /// An embedding of tokens that each layer adds to its output, as in Gemma 3n and Gemma 4.
@@ -237,6 +239,15 @@ impl ExpertsConfig {
             dense_layers: Vec::new(),
         }
     }
+}
+
+/// The learned factors of the results of attention heads. By default, each feature has the sigmoid of a linear layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AttentionGate {
+    /// True if all features of a head have the same factor.
+    pub per_head: bool,
+    /// True if the function is softplus instead of the sigmoid.
+    pub softplus: bool,
 }
 
 /// The heads of a layer.
@@ -453,7 +464,8 @@ impl DecoderConfig {
             state_space: None,
             selective: None,
             parts: Vec::new(),
-            attention_gate: false,
+            attention_gate: None,
+            bidirectional: false,
             latent: None,
             layer_embedding: None,
             streams: None,

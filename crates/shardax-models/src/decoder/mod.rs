@@ -17,7 +17,7 @@ mod streams;
 
 pub use block::{BesideMlp, Block, Mlp, Norm, Xielu};
 pub use config::{
-    Activation, Biases, DecoderConfig, ExpertsConfig, HeadSizes, LayerParts, NormKind, Positions, QkNorm,
+    Activation, AttentionGate, Biases, DecoderConfig, ExpertsConfig, HeadSizes, LayerParts, NormKind, Positions, QkNorm,
 };
 pub use conv::ShortConv;
 pub use delta::GatedDelta;
@@ -96,6 +96,7 @@ pub struct Decoder {
     embedding_scale: Option<f64>,
     logits_scale: Option<f64>,
     logits_soft_cap: Option<f64>,
+    pub(crate) is_bidirectional: bool,
     #[tree(static)]
     checkpoint: Option<CheckpointPolicy>,
 }
@@ -175,6 +176,7 @@ impl Decoder {
             embedding_scale: config.embedding_scale,
             logits_scale: config.logits_scale,
             logits_soft_cap: config.logits_soft_cap,
+            is_bidirectional: config.bidirectional,
             checkpoint: config.checkpoint.clone(),
         })
     }
@@ -205,6 +207,12 @@ impl Decoder {
     /// Applies the layers to `x`, `[..., length, features]`.
     #[track_caller]
     pub fn hidden(&self, x: Array) -> Array {
+        self.hidden_with(x, None)
+    }
+
+    /// Computes [`hidden`](Decoder::hidden) with a mask, which must broadcast to `[batch, heads, queries, keys]`.
+    #[track_caller]
+    fn hidden_with(&self, x: Array, mask: Option<&Array>) -> Array {
         let _ranks = allow_any_ranks();
         if let Some(stack) = &self.stack {
             let scanned = stack.scan(|block: &Block, x: Array| (block.forward(x), ()), x.clone());
@@ -217,15 +225,17 @@ impl Decoder {
             let keys = block.key_layer.and_then(|layer| lent.get(layer).cloned().flatten());
             let (y, keys) = match &self.checkpoint {
                 Some(policy) => {
-                    let forward = |block: Block, x: Array, keys: Option<KeysAndValues>| block.forward_over(x, keys);
+                    let forward = |block: Block, x: Array, keys: Option<KeysAndValues>, mask: Option<Array>| {
+                        block.forward_over(x, keys, mask.as_ref())
+                    };
                     let recomputed = checkpoint(forward).policy(policy.clone());
-                    Function::<(Block, Array, Option<KeysAndValues>)>::apply(
+                    Function::<(Block, Array, Option<KeysAndValues>, Option<Array>)>::apply(
                         &recomputed,
-                        (block.clone(), x.clone(), keys),
+                        (block.clone(), x.clone(), keys, mask.cloned()),
                     )
                     .unwrap_or_else(|error| (Array::from_error(error, &x), None))
                 }
-                None => block.forward_over(x, keys),
+                None => block.forward_over(x, keys, mask),
             };
             lent.push(keys);
             x = y;
@@ -243,11 +253,17 @@ impl Decoder {
         if self.stream_outputs.is_empty() { x } else { streams::join(&x, &self.stream_outputs) }
     }
 
-    /// Computes the normalized output of the last layer for tokens `[..., length]`: `[..., length, features]`.
+    /// Computes the normalized output of the last layer for tokens `[batch, length]`: `[batch, length, features]`. `mask`,
+    /// `[batch, length]`, is 0 for padding, to which no other token attends.
     #[track_caller]
-    pub(crate) fn encode(&self, tokens: impl ArrayLike) -> Array {
+    pub(crate) fn encode(&self, tokens: impl ArrayLike, mask: Option<&Array>) -> Array {
         let _ranks = allow_any_ranks();
-        self.norm.forward(self.without_streams(self.hidden(self.embed(tokens))))
+        let mask = mask.filter(|_| self.is_bidirectional).map(|mask| {
+            // `[batch, heads, queries, keys]`
+            mask.astype(DType::Bool).expand_dims(1).expand_dims(1)
+        });
+        let x = self.hidden_with(self.embed(tokens), mask.as_ref());
+        self.norm.forward(self.without_streams(x))
     }
 
     /// Computes logits `[..., vocabulary]` from the output of the last layer.

@@ -50,9 +50,10 @@ impl TokenEncoder {
             TokenEncoder::Bert(encoder) => encoder.encode(tokens, options),
             TokenEncoder::ModernBert(encoder) => encoder.encode(tokens, options),
             TokenEncoder::Deberta(encoder) => encoder.encode(tokens, options),
+            TokenEncoder::Decoder(decoder) if decoder.is_bidirectional => decoder.encode(tokens, options.mask()),
             TokenEncoder::Decoder(decoder) => match check_padding(options) {
                 // Causal attention hides the padding at the end.
-                Ok(()) => decoder.encode(tokens),
+                Ok(()) => decoder.encode(tokens, None),
                 Err(error) => Array::from_error(error, &tokens.into_array()),
             },
         }

@@ -96,7 +96,11 @@ const WITHOUT_EFFECT: [&str; 34] = [
 ];
 
 /// Fields that change no logits of one class where the other fields have their defaults.
-const WITHOUT_EFFECT_ALONE: [(&str, &str); 50] = [
+const WITHOUT_EFFECT_ALONE: [(&str, &str); 53] = [
+    // The base is in another object, and heads of classes are not read.
+    ("eurobert", "classifier_pooling"),
+    ("laguna", "rope_theta"),
+    ("lfm3", "rope_theta"),
     // The bound of a factor in training, a base that each type of layers has itself, and MLPs of layers that share keys.
     ("gemma3n_text", "altup_coef_clip"),
     ("gemma4_text", "rope_theta"),

@@ -26,7 +26,7 @@ use shardax_models::{
 use shardax_nn::prelude::*;
 
 /// Every decoder that there are files of.
-const DECODERS: [&str; 119] = [
+const DECODERS: [&str; 122] = [
     "gpt2",
     "llama",
     "llama3",
@@ -146,6 +146,9 @@ const DECODERS: [&str; 119] = [
     "gemma3n",
     "gemma4",
     "gemma4_experts",
+    "laguna",
+    "laguna_features",
+    "lfm3",
 ];
 
 /// Decoders whose rotary positions depend on the length of the text. The keys in a cache keep the scale of the length
@@ -418,11 +421,16 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
         let features = deberta.call((&model, case("input_ids")?, case("attention_mask")?))?;
         alike(name, &features, &case("logits")?)?;
     }
-    for name in ["sentence", "sentence_modern", "sentence_last"] {
+    for name in ["sentence", "sentence_modern", "sentence_last", "sentence_gemma"] {
         let (case, model) = (case(name)?, SentenceEncoder::from_pretrained(folder(name))?);
         let mask = BertOptions::new().attention_mask(case("attention_mask")?);
         alike(name, &model.forward(case("input_ids")?, &mask), &case("logits")?)?;
     }
+    // A decoder whose positions attend to all positions predicts masked tokens, and cannot continue a text.
+    let (case, model) = (case("eurobert")?, Decoder::from_pretrained(folder("eurobert"))?);
+    let tokens = case("input_ids")?.get((..1, ..));
+    alike("eurobert", &model.forward(&tokens), &case("logits")?.get((..1, ..)))?;
+    fails(model.generate(&rows(&tokens)?, &GenerateOptions::new(1)), &["cannot continue a text"]);
     let decoder = SentenceEncoder::from_pretrained(folder("sentence_last"))?;
     let padded_start = BertOptions::new().attention_mask(array([[0, 1, 1]]));
     fails(

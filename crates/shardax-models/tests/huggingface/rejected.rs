@@ -68,7 +68,6 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
         ("mistral", r#""attention_bias": true"#, "field `attention_bias` is true"),
         ("afmoe", r#""attention_bias": true"#, "field `attention_bias` is true"),
         ("qwen2", r#""layer_types": ["full_attention", "chunked_attention"]"#, "layer type \"chunked_attention\""),
-        ("gemma3", r#""use_bidirectional_attention": true"#, "field `use_bidirectional_attention` is true"),
         (
             "phi",
             r#""rope_parameters": {"partial_rotary_factor": 0.1}"#,

@@ -65,8 +65,9 @@ pub struct MultiHeadAttention {
     pub query_scale: Option<Array>,
     /// `[key heads, depth]`: the factors of normalized keys. Default none; set this field if your model has one.
     pub key_scale: Option<Array>,
-    /// The projection from the inputs of queries to `[heads, depth]`, whose sigmoid is a factor of the heads' results. Default
-    /// none; set this field if your model has one.
+    /// The projection from the inputs of queries to `[heads, depth]` or `[heads, 1]`, whose sigmoid or softplus
+    /// ([`softplus_gate`](MultiHeadAttentionBuilder::softplus_gate)) is a factor of the heads' results. Default none; set this
+    /// field if your model has one.
     pub gate: Option<LinearGeneral>,
     /// A score of each head, `[heads]`, that contributes to the softmax but adds nothing to the result, as in gpt-oss.
     /// Default none: a model that has them sets it.
@@ -107,6 +108,7 @@ struct Own {
     normalize_after_rope: bool,
     qkv_bound: Option<f64>,
     query_growth: Option<QueryGrowth>,
+    softplus_gate: bool,
     #[tree(static)]
     precision: Option<Precision>,
 }
@@ -203,6 +205,7 @@ impl MultiHeadAttention {
                 normalize_after_rope: false,
                 qkv_bound: None,
                 query_growth: None,
+                softplus_gate: false,
                 precision: None,
             },
         }
@@ -497,7 +500,10 @@ impl MultiHeadAttention {
     /// Returns the factors of the heads' results, if there is a gate.
     #[track_caller]
     fn gate_of(&self, x: &Array) -> Option<Array> {
-        self.gate.as_ref().map(|gate| shardax::nn::sigmoid(gate.forward(x)))
+        self.gate.as_ref().map(|gate| match self.own.softplus_gate {
+            true => shardax::nn::softplus(gate.forward(x)),
+            false => shardax::nn::sigmoid(gate.forward(x)),
+        })
     }
 }
 
@@ -654,6 +660,8 @@ impl MultiHeadAttentionBuilder {
         qkv_bound: f64 => own.qkv_bound, Some;
         /// Sets a factor of queries that grows with their position, as in Ministral 3. Default none.
         query_growth: QueryGrowth => own.query_growth, Some;
+        /// Sets whether the function of the gate is softplus instead of the sigmoid, as in Laguna. Default false.
+        softplus_gate: bool => own.softplus_gate, std::convert::identity;
         /// Sets the precision of the matmuls on accelerators. Default:
         /// [`default_matmul_precision`](shardax::default_matmul_precision).
         precision: Precision => own.precision, Some;

@@ -48,6 +48,9 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         }
         _ => {}
     }
+    config.bidirectional = is_third && fields.flag("use_bidirectional_attention")?;
+    // In a model of embeddings, half of a window is on each side of a position.
+    let window = window.map(|window| if config.bidirectional { window / 2 + 1 } else { window });
     config.windows = windows(fields, config.layers, window, |layer| !(layer + 1).is_multiple_of(pattern))?;
     if is_third {
         let theta = ([Some("rope_theta"), Some("rope_local_base_freq")], [1_000_000.0, 10_000.0]);
@@ -62,6 +65,26 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         .scale("blocks[*].mlp_norm.0", "model.layers.*.pre_feedforward_layernorm")
         .scale("blocks[*].post_mlp_norm.0", "model.layers.*.post_feedforward_layernorm");
     Ok((config, keys.and(llama_keys())))
+}
+
+/// Reads the rotary positions of layers without and with a window, whose heads have these features, from the objects of
+/// both types in `rope_parameters`. `share` is as in [`scaled_rope`].
+pub(super) fn ropes_by_type(
+    fields: &Fields,
+    head_dims: [usize; 2],
+    defaults: [Rope; 2],
+    share: Option<f64>,
+) -> Result<[Rope; 2]> {
+    let Some(types) = fields.object_opt("rope_parameters")? else { return Ok(defaults) };
+    let [global, local] =
+        [("full_attention", head_dims[0]), ("sliding_attention", head_dims[1])].map(|(name, head_dim)| {
+            match types.object_opt(name)? {
+                Some(about) => scaled_rope(fields, &about, about.number("rope_theta")?, head_dim, share),
+                None => Ok(Rope::default()),
+            }
+        });
+    types.finish()?;
+    Ok([global?, local?])
 }
 
 /// Reads the rotary positions of layers without and with a window. `rope_parameters` has an object for each of both. Older

@@ -1,12 +1,12 @@
 //! Gemma 3n and Gemma 4, whose layers add an embedding of the tokens and share keys and values.
 
 use serde_json::Value;
+use shardax_nn::{Rope, RopeScaling};
 
 use super::experts::{EXPERTS, ROUTER, shared_rows};
-use super::gemma::ropes;
+use super::gemma::{ropes, ropes_by_type};
 use super::llama::attention_biases;
 use super::*;
-use crate::huggingface::rope::scaled_rope;
 use crate::{ExpertsConfig, HeadSizes, LayerEmbeddingConfig, StreamsConfig};
 
 pub(super) fn read(fields: &Fields, kind: &str) -> Read {
@@ -186,25 +186,15 @@ fn layer_heads(fields: &Fields, config: &DecoderConfig, shares_values: bool) -> 
 }
 
 /// Reads the rotary positions of layers without and with a window.
-fn fourth_ropes(fields: &Fields, config: &DecoderConfig) -> Result<(Positions, Option<shardax_nn::Rope>)> {
-    use shardax_nn::{Rope, RopeScaling};
-    let head_dim = |is_local: bool| {
+fn fourth_ropes(fields: &Fields, config: &DecoderConfig) -> Result<(Positions, Option<Rope>)> {
+    let head_dims = [false, true].map(|is_local| {
         let layer = (0..config.layers).find(|layer| config.window(*layer).is_some() == is_local);
         layer.map_or(config.head_dim, |layer| config.heads_of(layer).head_dim)
-    };
-    let [global_dim, local_dim] = [false, true].map(head_dim);
-    let Some(types) = fields.object_opt("rope_parameters")? else {
-        let proportional = RopeScaling::Proportional { pairs: global_dim / 8, factor: 1.0 };
-        return Ok((Positions::Rotary(Rope::new(1_000_000.0).scaling(proportional)), Some(Rope::new(10_000.0))));
-    };
-    let [global, local] = [("full_attention", global_dim), ("sliding_attention", local_dim)].map(|(name, head_dim)| {
-        match types.object_opt(name)? {
-            Some(about) => scaled_rope(fields, &about, 10_000.0, head_dim, None),
-            None => Err(types.error(format!("missing field `{name}`"))),
-        }
     });
-    types.finish()?;
-    Ok((Positions::Rotary(global?), Some(local?)))
+    let proportional = RopeScaling::Proportional { pairs: head_dims[0] / 8, factor: 1.0 };
+    let defaults = [Rope::new(1_000_000.0).scaling(proportional), Rope::new(10_000.0)];
+    let [global, local] = ropes_by_type(fields, head_dims, defaults, None)?;
+    Ok((Positions::Rotary(global), Some(local)))
 }
 
 /// Reads a list with the size of each layer. Returns `None` if the field is a number.

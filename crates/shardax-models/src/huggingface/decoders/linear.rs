@@ -3,7 +3,7 @@
 use super::experts::{dense_layers, expert_keys, experts, shared_keys, with_stacked_experts};
 use super::llama::{attention_biases, only_silu};
 use super::*;
-use crate::{DeltaConfig, ExpertsConfig};
+use crate::{AttentionGate, DeltaConfig, ExpertsConfig};
 
 /// Reads Qwen3-Next and Qwen3.5. Most layers have linear attention, and the others gated attention.
 pub(super) fn qwen(fields: &Fields, kind: &str) -> Read {
@@ -39,7 +39,7 @@ pub(super) fn qwen(fields: &Fields, kind: &str) -> Read {
         norm: NormKind::RmsOffset,
         biases: attention_biases(fields)?,
         qk_norm: QkNorm::Head,
-        attention_gate: true,
+        attention_gate: Some(AttentionGate::default()),
         delta: Some(delta.clone()),
         experts,
         ..sized

@@ -1,11 +1,11 @@
 //! Llama, and models that differ from it in a few fields.
 
-use shardax_nn::QueryGrowth;
+use shardax_nn::{QueryGrowth, Rope, RopeScaling};
 
 use super::super::rope::rope_object;
-use super::gemma::ropes;
+use super::gemma::{ropes, ropes_by_type};
 use super::*;
-use crate::{Activation, ConvConfig};
+use crate::{Activation, AttentionGate, ConvConfig};
 
 /// Reads the models that have Llama's blocks.
 pub(super) fn read(fields: &Fields, kind: &str) -> Read {
@@ -299,7 +299,12 @@ pub(super) fn lfm2(fields: &Fields, kind: &str) -> Read {
     };
     fields.skip(&["tie_word_embeddings"]);
     rotary(&mut config, fields, None)?;
-    let keys = KeyMap::new()
+    Ok((config, lfm2_keys().and(llama_keys())))
+}
+
+/// Returns the names of the arrays of LFM2 that differ from Llama's.
+fn lfm2_keys() -> KeyMap {
+    KeyMap::new()
         .scale("blocks[*].norm.0", &of_layer("operator_norm"))
         .scale("blocks[*].mlp_norm.0", &of_layer("ffn_norm"))
         .linear("blocks[*].attention.out", &of_layer("self_attn.out_proj"))
@@ -312,8 +317,7 @@ pub(super) fn lfm2(fields: &Fields, kind: &str) -> Read {
         .linear("blocks[*].mlp.gate", &of_layer("feed_forward.w1"))
         .linear("blocks[*].mlp.up", &of_layer("feed_forward.w3"))
         .linear("blocks[*].mlp.down", &of_layer("feed_forward.w2"))
-        .scale("norm.0", "model.embedding_norm");
-    Ok((config, keys.and(llama_keys())))
+        .scale("norm.0", "model.embedding_norm")
 }
 
 /// Reads the hidden size of LFM2's MLPs, which is two thirds of the field if the configuration asks for it, scaled and
@@ -351,6 +355,77 @@ fn lfm2_layers_with_conv(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
         }
         (None, None) => Ok(vec![false; layers]),
     }
+}
+
+/// Reads LFM3, whose layers have short convolutions, or gated attention with or without a window.
+pub(super) fn lfm3(fields: &Fields, _: &str) -> Read {
+    let sized = sizes(fields)?;
+    let layers = sized.layers;
+    let window = fields.size_opt("sliding_window")?;
+    let types = match fields.list_opt("layer_types")? {
+        Some(list) if list.len() != layers => {
+            return Err(fields.error(format!("`layer_types` has {} entries for {layers} layers", list.len())));
+        }
+        Some(list) => list.iter().map(|entry| entry.as_str().unwrap_or_default()).collect(),
+        None => (0..layers).map(lfm3_type).collect::<Vec<&str>>(),
+    };
+    if let Some(other) = types.iter().find(|kind| !["conv", "full_attention", "sliding_attention"].contains(*kind)) {
+        return Err(fields.error(format!("the layer type {other:?} is not supported")));
+    }
+    let is_local = |kind: &&str| *kind == "sliding_attention";
+    if window.is_none() && types.iter().any(is_local) {
+        return Err(fields.error("`layer_types` has layers with windows, but `sliding_window` is missing"));
+    }
+    let has_gate = fields.flag("use_attention_gate")?;
+    let biases = attention_biases(fields)?;
+    if has_gate && biases.qkv {
+        return Err(fields.error("`attention_bias` is true, but gates without biases are not supported with it"));
+    }
+    let mut config = DecoderConfig {
+        epsilon: fields.number("norm_eps")?,
+        biases,
+        qk_norm: QkNorm::Head,
+        post_norms: fields.flag("use_sandwich_norm")?,
+        attention_gate: has_gate.then_some(AttentionGate { per_head: true, softplus: false }),
+        windows: types.iter().map(|kind| window.filter(|_| is_local(kind))).collect(),
+        conv: Some(ConvConfig {
+            width: fields.size("conv_L_cache")?,
+            use_bias: fields.flag("conv_bias")?,
+            layers: types.iter().map(|kind| *kind == "conv").collect(),
+        }),
+        ..sized
+    };
+    let proportional = RopeScaling::Proportional { pairs: config.head_dim / 4, factor: 1.0 };
+    let defaults = [Rope::new(1_000_000.0).scaling(proportional), Rope::new(10_000.0)];
+    let [global, local] = ropes_by_type(fields, [config.head_dim; 2], defaults, None)?;
+    (config.positions, config.local_rope) = (Positions::Rotary(global), Some(local));
+    fields.skip(&["rope_theta"]);
+    let keys = KeyMap::new()
+        .scale("blocks[*].post_attention_norm.0", &of_layer("post_operator_norm"))
+        .scale("blocks[*].post_mlp_norm.0", &of_layer("post_ffn_norm"))
+        .linear("blocks[*].attention.gate", &of_layer("self_attn.gate_proj"))
+        .linear("blocks[*].attention.out", &of_layer("self_attn.o_proj"))
+        .scale("blocks[*].attention.query_norm", &of_layer("self_attn.q_norm"))
+        .scale("blocks[*].attention.key_norm", &of_layer("self_attn.k_norm"));
+    Ok((config, keys.and(lfm2_keys()).and(llama_keys())))
+}
+
+/// Returns the type that a layer of LFM3 has by default.
+fn lfm3_type(layer: usize) -> &'static str {
+    match layer % 4 {
+        2 => "full_attention",
+        0 if layer > 0 => "sliding_attention",
+        _ => "conv",
+    }
+}
+
+/// Reads EuroBERT, whose positions attend to all positions.
+pub(super) fn eurobert(fields: &Fields, _: &str) -> Read {
+    let mut config = DecoderConfig { bidirectional: true, biases: biases(fields)?, ..llama_sizes(fields)? };
+    config.biases.head = config.biases.mlp;
+    rotary(&mut config, fields, None)?;
+    fields.skip(&["classifier_pooling"]);
+    Ok((config, llama_keys()))
 }
 
 fn smollm3(fields: &Fields) -> Read {
