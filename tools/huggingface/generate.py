@@ -496,7 +496,9 @@ def encoder_families(names):
         model = getattr(transformers, kind)
         model = model(model.config_class(**{**ENCODER, **sizes}))
         randomize(model)
-        mask = torch.tensor([[1] * 7, [1] * 4 + [0] * 3])
+        # EuroBERT is read as a decoder, whose texts have no padding here.
+        length = 7 if name == "eurobert" else 4
+        mask = torch.tensor([[1] * 7, [1] * length + [0] * (7 - length)])
         tokens = torch.randint(3, VOCABULARY, (2, 7)).where(mask.bool(), 1)
         save(name, model, {"input_ids": tokens, "attention_mask": mask})
     for name, source in [("sentence", "bert_model"), ("sentence_modern", "modernbert_model"), ("sentence_gemma", "gemma3_encoder")]:

@@ -428,8 +428,8 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
     }
     // A decoder whose positions attend to all positions predicts masked tokens, and cannot continue a text.
     let (case, model) = (case("eurobert")?, Decoder::from_pretrained(folder("eurobert"))?);
-    let tokens = case("input_ids")?.get((..1, ..));
-    alike("eurobert", &model.forward(&tokens), &case("logits")?.get((..1, ..)))?;
+    let tokens = case("input_ids")?;
+    alike("eurobert", &model.forward(&tokens), &case("logits")?)?;
     fails(model.generate(&rows(&tokens)?, &GenerateOptions::new(1)), &["cannot continue a text"]);
     let decoder = SentenceEncoder::from_pretrained(folder("sentence_last"))?;
     let padded_start = BertOptions::new().attention_mask(array([[0, 1, 1]]));

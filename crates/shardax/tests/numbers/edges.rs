@@ -658,3 +658,13 @@ fn windows_of_dimensions_that_padding_removes_are_none() -> Result<()> {
     }
     Ok(())
 }
+
+/// JAX 0.12 has these sums: its `SAME` counts the elements of the array, but not the gaps of `base_dilation`.
+#[test]
+fn same_padding_of_windows_counts_no_gaps_of_the_array() -> Result<()> {
+    setup();
+    let window = Window::new([3]).strides([2]).padding(lax::Padding::Same).base_dilation([3]);
+    let sums = lax::reduce_window_sum(array([1.0f32, 2.0, 3.0, 4.0]), window);
+    assert_eq!(sums.to_vec::<f32>()?, [1.0, 2.0, 3.0, 3.0, 4.0]);
+    Ok(())
+}

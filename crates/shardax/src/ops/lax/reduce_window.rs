@@ -89,10 +89,9 @@ impl Window {
                 return Err(err!(Value, "{name} of {} needs {rank} {argument}, one for each dimension, got {values:?}", x.type_name()).help("pass one value for each dimension of the array; `nn::max_pool` only requires values for the spatial dimensions"));
             }
         }
-        // Padding refers to the sizes with dilation.
-        let sizes: Vec<usize> = x.shape().iter().zip(base).map(|(&n, &by)| extent(n, by)).collect();
+        // As in JAX, `Padding::Same` counts the dilation of the window, but not the dilation of the array.
         let extents: Vec<usize> = self.dimensions.iter().zip(dilation).map(|(&n, &by)| extent(n, by)).collect();
-        let pads = self.padding.resolve(name, &sizes, &extents, strides)?;
+        let pads = self.padding.resolve(name, x.shape(), &extents, strides)?;
         let dims = (0..rank).map(|i| WindowDim {
             stride: strides[i],
             low: pads[i].0,

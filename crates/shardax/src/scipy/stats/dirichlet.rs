@@ -19,9 +19,9 @@ use crate::ops::primitive::composite::composite1;
 use crate::scipy::special::{check_real, gammaln, xlogy};
 use crate::scipy::stats::check_vector;
 
-/// Returns the logarithm of the probability density at `x`, for parameters `alpha` of `[k]`. `x` is `[k, ...]`, or `[k
-/// - 1, ...]` without the last probability, which follows from the others. The result is `-∞` where `x` is not positive
-/// or does not sum to 1.
+/// Returns the logarithm of the probability density at `x`, for parameters `alpha` of `[k]`. `x` is `[k, ...]`, or
+/// `[k - 1, ...]` without the last probability, which follows from the others. The result is `-∞` where `x` is not
+/// positive or does not sum to 1.
 ///
 /// # Errors
 /// The result carries an error for complex numbers, and for shapes that do not fit.
