@@ -10,7 +10,7 @@ const MAX_BITS: u32 = 3 * DIGIT_BITS;
 /// The numbers of items and of bytes for which digits take less time than comparisons: clearing the counts dominates for fewer
 /// items, and items that do not fit into a cache are moved to a place that is not in the cache either.
 const MIN_ITEMS: usize = 1 << 10;
-const MAX_BYTES: usize = 1 << 22;
+const MAX_BYTES: usize = 1 << 21;
 
 /// Returns `true` if [`radix_sort`] is faster than the sort of the standard library for this many items.
 pub(crate) fn is_fast<T>(items: usize, bits: u32) -> bool {

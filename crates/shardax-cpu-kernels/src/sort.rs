@@ -168,6 +168,7 @@ impl Task<'_> {
                 pack(&operand.data[row_bytes(row, n, operand.width)], operand.width, *order, packed);
             }
             packed.iter_mut().zip(0..).for_each(|(packed, index)| *packed = packed.with_index(index));
+            // Digits of the keys are enough, because the indices ascend before the sort, and digits keep the order.
             match is_fast::<P>(n, bits as u32) {
                 true => radix_sort(packed, spare, bits as u32, P::key_bits),
                 false => packed.sort_unstable(),

@@ -382,6 +382,7 @@ impl Block {
                 let options = mask
                     .iter()
                     .fold(self.with_chunk(options, &places, &places, None), |options, mask| options.mask(*mask));
+                // The keys are computed before the attention, because later layers need them too.
                 lent = self.lends_keys.then(|| attention.keys_and_values(&x, &options).into());
                 let y = match keys.clone().or_else(|| lent.clone()) {
                     Some((keys, values)) => attention.attend_over(&x, keys, values, options),
@@ -466,6 +467,7 @@ impl Block {
         keys: Option<&Block>,
     ) -> Array {
         let other = keys.and_then(|block| block.attention.as_ref());
+        // `add_layers` borrows the block, so the caches that change are copies, which replace the old ones at the end.
         let (mut attention, mut latent) = (self.attention.clone(), self.latent.clone());
         let (mut conv, mut delta, mut space) = (self.conv.clone(), self.delta.clone(), self.state_space.clone());
         let mut selective = self.selective.clone();

@@ -68,6 +68,7 @@ impl DecoderConfig {
         if self.layer_hidden.contains(&0) {
             return Err(value_error("layer_hidden has a 0", "set the sizes of all MLPs to at least 1"));
         }
+        // A layer that borrows keys itself has none to lend.
         let lends = |layer: usize, earlier: usize| {
             earlier < layer && self.key_layer(earlier).is_none() && self.heads_of(layer) == self.heads_of(earlier)
         };

@@ -167,6 +167,7 @@ fn layer_heads(fields: &Fields, config: &DecoderConfig, shares_values: bool) -> 
         return Ok(config.windows.iter().map(|window| if window.is_some() { common } else { global }).collect());
     };
     let mut heads = vec![common; config.layers];
+    // The entries are checked here, so the reader need not reject fields that nothing used.
     about.skip_all();
     for (name, value) in about.entries() {
         let index = name.parse::<usize>().ok().filter(|index| *index < config.layers);

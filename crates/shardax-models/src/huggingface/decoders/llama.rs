@@ -373,6 +373,7 @@ pub(super) fn lfm3(fields: &Fields, _: &str) -> Read {
         return Err(fields.error(format!("the layer type {other:?} is not supported")));
     }
     let is_local = |kind: &&str| *kind == "sliding_attention";
+    // Without this error, the layers would attend to all positions.
     if window.is_none() && types.iter().any(is_local) {
         return Err(fields.error("`layer_types` has layers with windows, but `sliding_window` is missing"));
     }

@@ -258,6 +258,7 @@ pub fn delete(x: impl ArrayLike, places: impl IntoPlaces, axis: impl IntoAxis) -
         let mut deleted = places_in("delete", &x, places, n, n)?;
         deleted.sort_unstable();
         deleted.dedup();
+        // The result consists of the parts between deleted indices. Parts without elements are left out.
         let starts = std::iter::once(0).chain(deleted.iter().map(|index| index + 1));
         let ends = deleted.iter().copied().chain(std::iter::once(n));
         let parts: Vec<Array> = starts

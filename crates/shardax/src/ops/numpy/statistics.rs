@@ -418,22 +418,27 @@ impl CovOptions {
     #[track_caller]
     pub fn corrcoef(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
-        checked_or_failed(&x, || {
+        checked_or_failed(&x, || match (&self.y, &self.aweights) {
             // The variances may exceed the range of half precision, but the coefficients do not.
-            if self.y.is_none() && accumulator(x.dtype()) != x.dtype() {
-                return Ok(in_accumulator(&x, |x| self.corrcoef(x)));
-            }
-            let c = self.cov(&x);
-            c.check()?;
-            if c.ndim() == 0 {
-                return Ok(&c / &c);
-            }
-            let deviation = super::real(c.diagonal(0, 0, 1)).sqrt().astype(c.dtype());
-            let c = c / deviation.expand_dims(1) / deviation.expand_dims(0);
-            Ok(match c.dtype().is_complex() {
-                true => super::complex(super::real(&c).clip(-1, 1), super::imag(&c).clip(-1, 1)),
-                false => c.clip(-1, 1),
-            })
+            (None, None) => Ok(in_accumulator(&x, |x| checked_or_failed(x, || self.coefficients(x)))),
+            // Other arrays take part in promotion, so their dtypes decide the dtype of the result.
+            _ => self.coefficients(&x),
+        })
+    }
+
+    /// Divides the covariances of the variables by their standard deviations.
+    #[track_caller]
+    fn coefficients(&self, x: &Array) -> Result<Array> {
+        let c = self.cov(x);
+        c.check()?;
+        if c.ndim() == 0 {
+            return Ok(&c / &c);
+        }
+        let deviation = super::real(c.diagonal(0, 0, 1)).sqrt().astype(c.dtype());
+        let c = c / deviation.expand_dims(1) / deviation.expand_dims(0);
+        Ok(match c.dtype().is_complex() {
+            true => super::complex(super::real(&c).clip(-1, 1), super::imag(&c).clip(-1, 1)),
+            false => c.clip(-1, 1),
         })
     }
 
