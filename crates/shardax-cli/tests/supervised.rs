@@ -1,6 +1,5 @@
 //! `shardax-run`: programs that fail, hang on, are preempted or cannot go on. Each test has a time limit.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,11 +24,14 @@ impl Folder {
         Folder(path)
     }
 
-    /// A shell script, whose folder is `$0`'s.
+    /// Creates a shell script, whose folder is `$0`'s. Another process writes it. If this process wrote it, a process that
+    /// another test starts at that moment would have it open for writing too, and the system runs no file that is being
+    /// written.
     fn script(&self, text: &str) -> PathBuf {
-        let path = self.0.join("program");
-        std::fs::write(&path, format!("#!/bin/sh\ncd {}\n{text}\n", self.0.display())).expect("a file");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("permissions");
+        let (path, source) = (self.0.join("program"), self.0.join("program.text"));
+        std::fs::write(&source, format!("#!/bin/sh\ncd {}\n{text}\n", self.0.display())).expect("a file");
+        let status = Command::new("install").args(["-m", "755"]).args([&source, &path]).status();
+        assert!(status.expect("install starts").success());
         path
     }
 

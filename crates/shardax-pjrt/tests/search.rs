@@ -35,9 +35,12 @@ impl Folder {
         path
     }
 
+    /// Another process writes the script. If this process wrote it, a process that another test starts at that moment would
+    /// have it open for writing too, and the system runs no file that is being written.
     fn script(&self, relative: &str, text: &str) {
-        let path = self.file(relative, text.as_bytes());
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        let source = self.file(&format!("{relative}.text"), text.as_bytes());
+        let status = Command::new("install").args(["-m", "755"]).arg(source).arg(self.path(relative)).status();
+        assert!(status.unwrap().success());
     }
 }
 
