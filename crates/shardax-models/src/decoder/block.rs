@@ -3,10 +3,11 @@
 use shardax_nn::prelude::*;
 
 use super::experts::{self, Routed, dropless};
+use super::mlp::Mlp;
 use super::streams::{LayerInput, LowRank, Streams};
 use super::{
-    Activation, DecoderConfig, GatedDelta, HeadSizes, LatentAttention, LayerParts, NormKind, Positions, QkNorm,
-    SelectiveState, ShortConv, StateSpace,
+    DecoderConfig, GatedDelta, HeadSizes, LatentAttention, LayerParts, NormKind, Positions, QkNorm, SelectiveState,
+    ShortConv, StateSpace,
 };
 use crate::huggingface::remove_input_biases;
 use crate::shardings::{gather_positions, reshard_like};
@@ -111,66 +112,6 @@ pub enum Norm {
     Identity,
 }
 
-/// A multilayer perceptron: two linear layers with an activation function between them, or three layers with a gate.
-#[derive(Module, Clone, Debug)]
-pub struct Mlp {
-    /// The gate, if the MLP has one.
-    pub gate: Option<Linear>,
-    /// The first layer.
-    pub up: Linear,
-    /// The last layer.
-    pub down: Linear,
-    /// The learned factors of [`Activation::Xielu`].
-    pub xielu: Option<Xielu>,
-    #[tree(static)]
-    activation: Activation,
-    gate_scale: Option<f64>,
-    output_scale: Option<f64>,
-    /// The share of gates that are zero.
-    sparsity: Option<f64>,
-}
-
-/// The factors of [`Activation::Xielu`].
-#[derive(Module, Clone, Debug)]
-pub struct Xielu {
-    /// `[1]`: the parabola's factor, before softplus.
-    pub alpha_p: Array,
-    /// `[1]`: the exponential function's factor, before softplus and without `beta`.
-    pub alpha_n: Array,
-    /// A scalar: the slope at zero.
-    pub beta: Array,
-    /// A scalar: the exponential function's argument is at most this number.
-    pub eps: Array,
-}
-
-/// Returns the number whose softplus is `x`.
-fn before_softplus(x: f64) -> Array {
-    array([x.exp_m1().ln() as f32])
-}
-
-impl Default for Xielu {
-    fn default() -> Self {
-        // Both factors are 0.8 after softplus and `beta`, as models start.
-        Xielu {
-            alpha_p: before_softplus(0.8),
-            alpha_n: before_softplus(0.3),
-            beta: full((), 0.5f32),
-            eps: full((), -1e-6f32),
-        }
-    }
-}
-
-impl Xielu {
-    /// The function of each element.
-    pub(super) fn apply(&self, x: &Array) -> Array {
-        let [alpha_p, alpha_n] = [&self.alpha_p, &self.alpha_n].map(|alpha| softplus(alpha.astype(x.dtype())));
-        let (beta, eps) = (self.beta.astype(x.dtype()), self.eps.astype(x.dtype()));
-        let positive = alpha_p * x.square();
-        let negative = (x.minimum(eps).expm1() - x) * (alpha_n + &beta);
-        where_(x.greater(0.0), positive, negative) + x * beta
-    }
-}
-
 impl Norm {
     /// Creates a norm of this many features.
     #[track_caller]
@@ -208,63 +149,6 @@ impl Norm {
             Norm::Rms(norm) => norm.forward(x),
             Norm::Identity => x,
         }
-    }
-}
-
-impl Mlp {
-    /// Creates an MLP with `features` inputs and outputs, and `hidden` features between the layers.
-    #[track_caller]
-    pub fn new(
-        features: usize,
-        hidden: usize,
-        activation: Activation,
-        gated: bool,
-        use_bias: bool,
-        rngs: &mut Rngs,
-    ) -> Mlp {
-        let input = Linear::builder(features, hidden).use_bias(use_bias).kernel_axes(["embed", "mlp"]);
-        let output = Linear::builder(hidden, features).use_bias(use_bias).kernel_axes(["mlp", "embed"]);
-        Mlp {
-            gate: gated.then(|| input.clone().build(rngs)),
-            up: input.build(rngs),
-            down: output.build(rngs),
-            xielu: (activation == Activation::Xielu).then(Xielu::default),
-            activation,
-            gate_scale: None,
-            output_scale: None,
-            sparsity: None,
-        }
-    }
-
-    /// Sets the factors of gates and outputs.
-    fn scales(mut self, config: &DecoderConfig) -> Mlp {
-        (self.gate_scale, self.output_scale) = (config.gate_scale, config.mlp_scale);
-        self
-    }
-
-    /// `x` is `[..., features]`, and so is the result.
-    #[track_caller]
-    pub fn forward(&self, x: impl ArrayLike) -> Array {
-        let x = x.into_array();
-        if let Some(xielu) = &self.xielu {
-            return self.down.forward(xielu.apply(&self.up.forward(x)));
-        }
-        let hidden = match &self.gate {
-            Some(gate) => {
-                let gates = scaled(gate.forward(&x), self.gate_scale);
-                let gates = self.sparsity.into_iter().fold(gates, |gates, share| largest_gates(&gates, share));
-                self.activation.gated(gates, self.up.forward(x))
-            }
-            None => self.activation.apply(self.up.forward(x)),
-        };
-        scaled(self.down.forward(hidden), self.output_scale)
-    }
-}
-
-impl Layer for Mlp {
-    #[track_caller]
-    fn forward(&mut self, x: Array) -> Array {
-        Mlp::forward(self, x)
     }
 }
 
@@ -310,7 +194,7 @@ impl Block {
         let is_beside = chosen.is_some_and(|chosen| chosen.beside_mlp);
         let mlp = ((experts.is_none() || is_beside) && has_mlp).then(|| {
             let mlp = Mlp::new(features, hidden, activation, gated, biases.mlp, rngs).scales(config);
-            Mlp { sparsity: config.gate_sparsity.get(layer).copied().filter(|share| *share > 0.0), ..mlp }
+            mlp.sparsity(config.gate_sparsity.get(layer).copied().filter(|share| *share > 0.0))
         });
         let shared_hidden = chosen.and_then(|chosen| chosen.shared_hidden);
         let shared_expert = shared_hidden.map(|hidden| Mlp::new(features, hidden, activation, gated, biases.mlp, rngs));
@@ -704,17 +588,8 @@ fn sum_of(results: [Option<Array>; 6]) -> Option<Array> {
     results.into_iter().flatten().reduce(|sum, result| sum + result)
 }
 
-/// Replaces all gates by zero, except the largest ones, from which a bound is subtracted. If gates are normally distributed,
-/// this share of them becomes zero.
-fn largest_gates(gates: &Array, share: f64) -> Array {
-    let deviations = lax::erf_inv(full((), (2.0 * share - 1.0) as f32)) * std::f64::consts::SQRT_2;
-    let mean = gates.mean_keepdims(-1);
-    let deviation = (gates - &mean).square().mean_keepdims(-1).sqrt();
-    relu(gates - (mean + deviation * deviations.astype(gates.dtype())))
-}
-
 /// Multiplies `x` by a factor, if there is one.
-fn scaled(x: Array, factor: Option<f64>) -> Array {
+pub(super) fn scaled(x: Array, factor: Option<f64>) -> Array {
     match factor {
         Some(factor) => x * factor,
         None => x,

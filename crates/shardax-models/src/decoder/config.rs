@@ -3,8 +3,8 @@
 use shardax_nn::prelude::*;
 use shardax_nn::{Implementation, QueryGrowth};
 
-use super::block::Xielu;
 use super::mixers::{ConvConfig, DeltaConfig, LatentConfig, SelectiveConfig, StateSpaceConfig};
+use super::mlp::Xielu;
 use super::streams::{LayerEmbeddingConfig, StreamsConfig};
 
 /// The architecture of a [`Decoder`](crate::Decoder).

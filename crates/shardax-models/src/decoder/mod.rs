@@ -9,13 +9,14 @@ mod delta_chunks;
 mod experts;
 mod latent;
 mod mixers;
+mod mlp;
 mod recurrence;
 mod selective;
 mod state_chunks;
 mod state_space;
 mod streams;
 
-pub use block::{BesideMlp, Block, Mlp, Norm, Xielu};
+pub use block::{BesideMlp, Block, Norm};
 pub use config::{
     Activation, AttentionGate, Biases, DecoderConfig, ExpertsConfig, HeadSizes, LayerParts, NormKind, Positions, QkNorm,
 };
@@ -25,6 +26,7 @@ pub use latent::LatentAttention;
 pub use mixers::{
     ConvConfig, DeltaConfig, LatentConfig, SelectiveConfig, StateSpaceConfig, StateSpaceNorm, StateSpaceScales,
 };
+pub use mlp::{Mlp, Xielu};
 pub use selective::SelectiveState;
 pub use state_space::StateSpace;
 pub use streams::{LayerEmbedding, LayerEmbeddingConfig, LayerInput, LowRank, Streams, StreamsConfig};

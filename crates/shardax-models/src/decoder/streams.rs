@@ -16,7 +16,7 @@ pub struct LayerEmbeddingConfig {
     pub features: usize,
 }
 
-/// Several streams of features, of which each layer reads and writes one, and corrects the others
+/// Several streams of features. Each layer reads and writes one of them, and corrects the others
 /// ([Baykal et al. 2023](https://arxiv.org/abs/2301.13310)).
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamsConfig {

@@ -52,14 +52,13 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
             return Err(fields.error("`num_kv_shared_layers` has a layer without an earlier layer of its type"));
         }
     }
-    let layer = |name: &str| format!("model.layers.*.{name}");
     let keys = keys
-        .scale("blocks[*].post_attention_norm.0", &layer("post_attention_layernorm"))
-        .scale("blocks[*].mlp_norm.0", &layer("pre_feedforward_layernorm"))
-        .scale("blocks[*].post_mlp_norm.0", &layer("post_feedforward_layernorm"))
-        .linear("blocks[*].layer_input.gate", &layer("per_layer_input_gate"))
-        .linear("blocks[*].layer_input.out", &layer("per_layer_projection"))
-        .scale("blocks[*].layer_input.norm.0", &layer("post_per_layer_input_norm"))
+        .scale("blocks[*].post_attention_norm.0", &of_layer("post_attention_layernorm"))
+        .scale("blocks[*].mlp_norm.0", &of_layer("pre_feedforward_layernorm"))
+        .scale("blocks[*].post_mlp_norm.0", &of_layer("post_feedforward_layernorm"))
+        .linear("blocks[*].layer_input.gate", &of_layer("per_layer_input_gate"))
+        .linear("blocks[*].layer_input.out", &of_layer("per_layer_projection"))
+        .scale("blocks[*].layer_input.norm.0", &of_layer("post_per_layer_input_norm"))
         .array("layer_embedding.embed.embedding", "model.embed_tokens_per_layer.weight", Layout::Same)
         .linear("layer_embedding.projection", "model.per_layer_model_projection")
         .scale("layer_embedding.norm.0", "model.per_layer_projection_norm");
@@ -92,16 +91,15 @@ fn third(fields: &Fields, config: &mut DecoderConfig) -> Result<KeyMap> {
     let names = [Some("rope_theta"), Some("rope_local_base_freq")];
     let [global, local] = ropes(fields, config.head_dim, (names, [1_000_000.0, 10_000.0]))?;
     (config.positions, config.local_rope) = (Positions::Rotary(global), Some(local));
-    let layer = |name: &str| format!("model.layers.*.{name}");
     Ok(KeyMap::new()
-        .scale("blocks[*].streams.norm.0", &layer("altup.router_norm"))
-        .linear("blocks[*].streams.router", &layer("altup.modality_router"))
-        .linear("blocks[*].streams.prediction", &layer("altup.prediction_coefs"))
-        .linear("blocks[*].streams.correction", &layer("altup.correction_coefs"))
-        .array("blocks[*].streams.scale", layer("altup.correct_output_scale"), Layout::Same)
-        .linear("blocks[*].low_rank.down", &layer("laurel.linear_left"))
-        .linear("blocks[*].low_rank.up", &layer("laurel.linear_right"))
-        .scale("blocks[*].low_rank.norm.0", &layer("laurel.post_laurel_norm"))
+        .scale("blocks[*].streams.norm.0", &of_layer("altup.router_norm"))
+        .linear("blocks[*].streams.router", &of_layer("altup.modality_router"))
+        .linear("blocks[*].streams.prediction", &of_layer("altup.prediction_coefs"))
+        .linear("blocks[*].streams.correction", &of_layer("altup.correction_coefs"))
+        .array("blocks[*].streams.scale", of_layer("altup.correct_output_scale"), Layout::Same)
+        .linear("blocks[*].low_rank.down", &of_layer("laurel.linear_left"))
+        .linear("blocks[*].low_rank.up", &of_layer("laurel.linear_right"))
+        .scale("blocks[*].low_rank.norm.0", &of_layer("laurel.post_laurel_norm"))
         .linear("stream_inputs[*]", "model.altup_projections.*")
         .linear("stream_outputs[*]", "model.altup_unembed_projections.*"))
 }
@@ -128,8 +126,7 @@ fn fourth(fields: &Fields, config: &mut DecoderConfig) -> Result<KeyMap> {
         config.layer_hidden =
             (0..layers).map(|layer| if layer < first_shared { config.hidden } else { wide }).collect();
     }
-    let layer = |name: &str| format!("model.layers.*.{name}");
-    let keys = KeyMap::new().array("blocks[*].layer_scale", layer("layer_scalar"), Layout::Same);
+    let keys = KeyMap::new().array("blocks[*].layer_scale", of_layer("layer_scalar"), Layout::Same);
     let sizes =
         (fields.size_opt("num_experts")?, fields.size_opt("top_k_experts")?, fields.size_opt("moe_intermediate_size")?);
     if !fields.flag("enable_moe_block")? {
@@ -140,17 +137,17 @@ fn fourth(fields: &Fields, config: &mut DecoderConfig) -> Result<KeyMap> {
     };
     config.experts =
         Some(ExpertsConfig { per_token, capacity_factor: None, beside_mlp: true, ..ExpertsConfig::new(count, hidden) });
-    let joined = layer("experts.gate_up_proj[#]");
+    let joined = of_layer("experts.gate_up_proj[#]");
     Ok(keys
-        .linear(ROUTER, &layer("router.proj"))
-        .array("blocks[*].beside.router_norm.0.scale", layer("router.scale"), Layout::Same)
-        .array("blocks[*].beside.expert_scale", layer("router.per_expert_scale"), Layout::Same)
-        .scale("blocks[*].beside.experts_norm.0", &layer("pre_feedforward_layernorm_2"))
-        .scale("blocks[*].beside.mlp_output_norm.0", &layer("post_feedforward_layernorm_1"))
-        .scale("blocks[*].beside.experts_output_norm.0", &layer("post_feedforward_layernorm_2"))
+        .linear(ROUTER, &of_layer("router.proj"))
+        .array("blocks[*].beside.router_norm.0.scale", of_layer("router.scale"), Layout::Same)
+        .array("blocks[*].beside.expert_scale", of_layer("router.per_expert_scale"), Layout::Same)
+        .scale("blocks[*].beside.experts_norm.0", &of_layer("pre_feedforward_layernorm_2"))
+        .scale("blocks[*].beside.mlp_output_norm.0", &of_layer("post_feedforward_layernorm_1"))
+        .scale("blocks[*].beside.experts_output_norm.0", &of_layer("post_feedforward_layernorm_2"))
         .array(format!("{EXPERTS}.gate.kernel"), joined.as_str(), shared_rows(Some(hidden), 0))
         .array(format!("{EXPERTS}.up.kernel"), joined.as_str(), shared_rows(Some(hidden), 1))
-        .array(format!("{EXPERTS}.down.kernel"), layer("experts.down_proj[#]"), Layout::Transposed))
+        .array(format!("{EXPERTS}.down.kernel"), of_layer("experts.down_proj[#]"), Layout::Transposed))
 }
 
 /// Reads the heads of each layer. Newer files have an object with the fields of layers that differ. Older ones have fields
