@@ -122,21 +122,21 @@ fn search<T: SearchKey>(
     counts: &mut [i32],
 ) {
     for (values, counts) in values.chunks(LANES).zip(counts.chunks_mut(LANES)) {
-        let mut wanted = [T::Key::default(); LANES];
-        wanted.iter_mut().zip(values).for_each(|(wanted, value)| *wanted = value.key());
+        let mut value_keys = [T::Key::default(); LANES];
+        value_keys.iter_mut().zip(values).for_each(|(key, value)| *key = value.key());
         // The first element that is not before a value is one of the `size` elements from `start`, or the one behind them.
         let (mut start, mut size) = ([0; LANES], n);
         while size > 1 {
             let half = size / 2;
-            for (start, wanted) in start.iter_mut().zip(wanted) {
-                let is_later = is_before(key(*start + half - 1), wanted);
+            for (start, value_key) in start.iter_mut().zip(value_keys) {
+                let is_later = is_before(key(*start + half - 1), value_key);
                 // Nobody can predict a branch here.
                 *start = select_unpredictable(is_later, *start + half, *start);
             }
             size -= half;
         }
-        for ((count, start), wanted) in counts.iter_mut().zip(start).zip(wanted) {
-            *count = (start + usize::from(is_before(key(start), wanted))) as i32;
+        for ((count, start), value_key) in counts.iter_mut().zip(start).zip(value_keys) {
+            *count = (start + usize::from(is_before(key(start), value_key))) as i32;
         }
     }
 }

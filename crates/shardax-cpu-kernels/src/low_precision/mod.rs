@@ -47,7 +47,7 @@ const MIN_SIDE: usize = 48;
 /// Elements packed into words of 32 bits, and the multiplication of such words.
 trait Unit: Copy + Send + Sync {
     type Element: Copy + Send + Sync;
-    type Sum: Copy + Default + Send + Sync;
+    type Sum: Sum;
     /// The number of elements in a word.
     const GROUP: usize;
     /// The bits of the left operand's words that are inverted.
@@ -56,12 +56,39 @@ trait Unit: Copy + Send + Sync {
     /// The bits of the element at this position in a word.
     fn bits(element: Self::Element, position: usize) -> u32;
 
-    fn add(sum: Self::Sum, other: Self::Sum) -> Self::Sum;
-
-    fn subtract(sum: Self::Sum, other: Self::Sum) -> Self::Sum;
-
     /// Multiplies words of `H` rows with words of [`COLUMNS`] columns.
     fn tile<const H: usize>(self, left: &[u32], right: &[u32], sums: &mut Tile<Self::Sum, H>);
+}
+
+/// A sum of products.
+trait Sum: Copy + Default + Send + Sync {
+    fn add(self, other: Self) -> Self;
+    fn subtract(self, other: Self) -> Self;
+}
+
+impl Sum for f32 {
+    #[inline(always)]
+    fn add(self, other: f32) -> f32 {
+        self + other
+    }
+
+    #[inline(always)]
+    fn subtract(self, other: f32) -> f32 {
+        self - other
+    }
+}
+
+/// Sums of integers wrap around.
+impl Sum for i32 {
+    #[inline(always)]
+    fn add(self, other: i32) -> i32 {
+        self.wrapping_add(other)
+    }
+
+    #[inline(always)]
+    fn subtract(self, other: i32) -> i32 {
+        self.wrapping_sub(other)
+    }
 }
 
 /// The sums of a tile.
@@ -338,7 +365,7 @@ fn multiply_panels<U: Unit, R: Rounded<U::Sum>, const H: usize>(
         let mut part_sums = [[U::Sum::default(); COLUMNS]; H];
         unit.tile(rows, columns, &mut part_sums);
         for (sum, part_sum) in sums.as_flattened_mut().iter_mut().zip(part_sums.as_flattened()) {
-            *sum = U::add(*sum, *part_sum);
+            *sum = sum.add(*part_sum);
         }
     }
     for (out, sums) in out.rows_mut().into_iter().zip(&sums) {
@@ -355,6 +382,6 @@ fn multiply_panels<U: Unit, R: Rounded<U::Sum>, const H: usize>(
 #[inline(always)]
 fn write<U: Unit, R: Rounded<U::Sum>>(out: &mut [R], sums: &[U::Sum; COLUMNS], excess: &[U::Sum; COLUMNS]) {
     for ((out, sum), excess) in out.iter_mut().zip(sums).zip(excess) {
-        *out = R::rounded(U::subtract(*sum, *excess));
+        *out = R::rounded(sum.subtract(*excess));
     }
 }

@@ -20,16 +20,6 @@ impl Unit for Bf16Pairs {
     }
 
     #[inline(always)]
-    fn add(sum: f32, other: f32) -> f32 {
-        sum + other
-    }
-
-    #[inline(always)]
-    fn subtract(sum: f32, other: f32) -> f32 {
-        sum - other
-    }
-
-    #[inline(always)]
     fn tile<const H: usize>(self, left: &[u32], right: &[u32], sums: &mut Tile<f32, H>) {
         by_words(left, right, sums, |sum, x, y| {
             let [x_low, y_low] = [x, y].map(|word| f32::from_bits(word << 16));
@@ -51,16 +41,6 @@ impl Unit for Int8Pairs {
     #[inline(always)]
     fn bits(element: i8, position: usize) -> u32 {
         u32::from(i16::from(element) as u16) << (16 * position)
-    }
-
-    #[inline(always)]
-    fn add(sum: i32, other: i32) -> i32 {
-        sum.wrapping_add(other)
-    }
-
-    #[inline(always)]
-    fn subtract(sum: i32, other: i32) -> i32 {
-        sum.wrapping_sub(other)
     }
 
     #[inline(always)]
@@ -149,16 +129,6 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn add(sum: f32, other: f32) -> f32 {
-            sum + other
-        }
-
-        #[inline(always)]
-        fn subtract(sum: f32, other: f32) -> f32 {
-            sum - other
-        }
-
-        #[inline(always)]
         fn tile<const H: usize>(self, left: &[u32], right: &[u32], sums: &mut Tile<f32, H>) {
             // SAFETY: `self` exists, so that the processor has the instructions.
             unsafe { bf16_tile(left, right, sums) }
@@ -187,16 +157,6 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn add(sum: i32, other: i32) -> i32 {
-            Int8Pairs::add(sum, other)
-        }
-
-        #[inline(always)]
-        fn subtract(sum: i32, other: i32) -> i32 {
-            Int8Pairs::subtract(sum, other)
-        }
-
-        #[inline(always)]
         fn tile<const H: usize>(self, left: &[u32], right: &[u32], sums: &mut Tile<i32, H>) {
             // SAFETY: `self` exists, so that the processor has the instructions.
             unsafe { int8_tile(left, right, sums) }
@@ -220,16 +180,6 @@ mod x86 {
         #[inline(always)]
         fn bits(element: i8, position: usize) -> u32 {
             Int8Pairs::bits(element, position)
-        }
-
-        #[inline(always)]
-        fn add(sum: i32, other: i32) -> i32 {
-            Int8Pairs::add(sum, other)
-        }
-
-        #[inline(always)]
-        fn subtract(sum: i32, other: i32) -> i32 {
-            Int8Pairs::subtract(sum, other)
         }
 
         #[inline(always)]

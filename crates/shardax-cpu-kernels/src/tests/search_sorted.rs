@@ -22,6 +22,11 @@ fn is_less(a: f32, b: f32) -> bool {
     a < b || (b.is_nan() && !a.is_nan())
 }
 
+/// Converts to f64. Subnormal numbers of f32 become a subnormal number of f64.
+fn widened(x: &[f32]) -> Vec<f64> {
+    x.iter().map(|x| if x.is_subnormal() { 1e-310 } else { f64::from(*x) }).collect()
+}
+
 #[test]
 fn counts_of_searches_for_all_sizes() {
     let special = [0.0, -0.0, f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e-40, -1e-40, f32::MIN_POSITIVE];
@@ -31,8 +36,7 @@ fn counts_of_searches_for_all_sizes() {
         sorted.sort_by(|a, b| a.partial_cmp(b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan())));
         let values: Vec<f32> = noise(m, 6).iter().map(|x| (x * 23.0).round()).chain(special).collect();
         assert_counts(&sorted, &values, is_less);
-        let wide = |x: &[f32]| x.iter().map(|x| if x.is_subnormal() { 1e-310 } else { f64::from(*x) }).collect();
-        let (sorted, values): (Vec<f64>, Vec<f64>) = (wide(&sorted), wide(&values));
+        let (sorted, values) = (widened(&sorted), widened(&values));
         assert_counts(&sorted, &values, |a, b| is_less(a as f32, b as f32));
     }
 }

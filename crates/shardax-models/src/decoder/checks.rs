@@ -3,9 +3,7 @@
 use shardax::error::Result;
 use shardax_nn::prelude::*;
 
-use super::{
-    DecoderConfig, DeltaConfig, ExpertsConfig, HeadSizes, LatentConfig, NormKind, Positions, QkNorm, StateSpaceConfig,
-};
+use super::{DecoderConfig, DeltaConfig, ExpertsConfig, LatentConfig, NormKind, Positions, QkNorm, StateSpaceConfig};
 use crate::error::value_error;
 
 impl DecoderConfig {
@@ -55,11 +53,14 @@ impl DecoderConfig {
         Ok(())
     }
 
+    /// Returns true if an earlier layer can lend its keys to a layer. A layer that borrows keys itself has none to lend.
+    fn lends(&self, earlier: usize, layer: usize) -> bool {
+        earlier < layer && self.key_layer(earlier).is_none() && self.heads_of(layer) == self.heads_of(earlier)
+    }
+
+    /// Checks the sizes and the options of single layers.
     fn check_layers(&self) -> Result<()> {
-        let is_odd = |sizes: &HeadSizes| {
-            [sizes.heads, sizes.kv_heads, sizes.head_dim].contains(&0) || !sizes.heads.is_multiple_of(sizes.kv_heads)
-        };
-        if let Some(sizes) = self.layer_heads.iter().find(|sizes| is_odd(sizes)) {
+        if let Some(sizes) = self.layer_heads.iter().find(|sizes| !sizes.are_valid()) {
             return Err(value_error(
                 format!("{sizes:?} does not describe heads"),
                 "use positive sizes, and kv_heads that divide heads",
@@ -68,12 +69,8 @@ impl DecoderConfig {
         if self.layer_hidden.contains(&0) {
             return Err(value_error("layer_hidden has a 0", "set the sizes of all MLPs to at least 1"));
         }
-        // A layer that borrows keys itself has none to lend.
-        let lends = |layer: usize, earlier: usize| {
-            earlier < layer && self.key_layer(earlier).is_none() && self.heads_of(layer) == self.heads_of(earlier)
-        };
         let borrowers = self.key_layers.iter().enumerate().filter_map(|(layer, earlier)| Some((layer, (*earlier)?)));
-        if let Some((layer, earlier)) = borrowers.into_iter().find(|(layer, earlier)| !lends(*layer, *earlier)) {
+        if let Some((layer, earlier)) = borrowers.into_iter().find(|(layer, earlier)| !self.lends(*earlier, *layer)) {
             let message = format!("layer {layer} cannot use the keys of layer {earlier}");
             return Err(value_error(message, "choose an earlier layer with the same heads that has its own keys"));
         }

@@ -261,6 +261,13 @@ pub struct HeadSizes {
     pub head_dim: usize,
 }
 
+impl HeadSizes {
+    /// Returns true if no size is zero, and each key head belongs to the same number of query heads.
+    pub(super) fn are_valid(&self) -> bool {
+        ![self.heads, self.kv_heads, self.head_dim].contains(&0) && self.heads.is_multiple_of(self.kv_heads)
+    }
+}
+
 /// The parts of a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LayerParts {

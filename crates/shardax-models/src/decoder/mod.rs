@@ -103,6 +103,16 @@ pub struct Decoder {
     checkpoint: Option<CheckpointPolicy>,
 }
 
+/// Computes a block as a function of arrays alone, which [`checkpoint`] needs.
+fn forward_block(
+    block: Block,
+    x: Array,
+    keys: Option<KeysAndValues>,
+    mask: Option<Array>,
+) -> (Array, Option<KeysAndValues>) {
+    block.forward_over(x, keys, mask.as_ref())
+}
+
 impl Decoder {
     /// Creates a model with random weights.
     ///
@@ -227,10 +237,7 @@ impl Decoder {
             let keys = block.key_layer.and_then(|layer| lent.get(layer).cloned().flatten());
             let (y, keys) = match &self.checkpoint {
                 Some(policy) => {
-                    let forward = |block: Block, x: Array, keys: Option<KeysAndValues>, mask: Option<Array>| {
-                        block.forward_over(x, keys, mask.as_ref())
-                    };
-                    let recomputed = checkpoint(forward).policy(policy.clone());
+                    let recomputed = checkpoint(forward_block).policy(policy.clone());
                     Function::<(Block, Array, Option<KeysAndValues>, Option<Array>)>::apply(
                         &recomputed,
                         (block.clone(), x.clone(), keys, mask.cloned()),

@@ -43,11 +43,11 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     // These fields have no effect in these classes, and in texts.
     fields.skip(&["rope_theta", "query_pre_attn_scalar"]);
     // The last layers use the keys and values of the last layer before them that has the same type.
-    let first_shared = layers.saturating_sub(fields.number("num_kv_shared_layers")? as usize);
+    let first_shared = first_shared_layer(fields, layers)?;
     if first_shared < layers {
-        let is_local = |layer: usize| config.window(layer).is_some();
-        let lender = |layer: usize| (0..first_shared).rev().find(|earlier| is_local(*earlier) == is_local(layer));
-        config.key_layers = (0..layers).map(|layer| lender(layer).filter(|_| layer >= first_shared)).collect();
+        let own_keys = std::iter::repeat_n(None, first_shared);
+        config.key_layers =
+            own_keys.chain((first_shared..layers).map(|layer| lender(&config, first_shared, layer))).collect();
         if (first_shared..layers).any(|layer| config.key_layer(layer).is_none()) {
             return Err(fields.error("`num_kv_shared_layers` has a layer without an earlier layer of its type"));
         }
@@ -70,6 +70,16 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
             .fold(keys, |keys, name| keys.ignore(&format!("model.layers.{layer}.self_attn.{name}.weight")))
     });
     Ok((config, keys.and(llama_keys())))
+}
+
+/// Returns the first of the layers at the end that use the keys and values of earlier layers.
+fn first_shared_layer(fields: &Fields, layers: usize) -> Result<usize> {
+    Ok(layers.saturating_sub(fields.number("num_kv_shared_layers")? as usize))
+}
+
+/// Returns the last layer before `first_shared` that has a window if `layer` has one, and none otherwise.
+fn lender(config: &DecoderConfig, first_shared: usize, layer: usize) -> Option<usize> {
+    (0..first_shared).rev().find(|earlier| config.window(*earlier).is_some() == config.window(layer).is_some())
 }
 
 /// Reads the parts of Gemma 3n: streams of features, and sparse gates.
@@ -120,7 +130,7 @@ fn fourth(fields: &Fields, config: &mut DecoderConfig) -> Result<KeyMap> {
     }
     config.layer_heads = layer_heads(fields, config, shares_values)?;
     (config.positions, config.local_rope) = fourth_ropes(fields, config)?;
-    let first_shared = layers.saturating_sub(fields.number("num_kv_shared_layers")? as usize);
+    let first_shared = first_shared_layer(fields, layers)?;
     if fields.flag("use_double_wide_mlp")? && first_shared < layers {
         let wide = config.hidden.saturating_mul(2);
         config.layer_hidden =

@@ -372,9 +372,9 @@ pub(super) fn lfm3(fields: &Fields, _: &str) -> Read {
     if let Some(other) = types.iter().find(|kind| !["conv", "full_attention", "sliding_attention"].contains(*kind)) {
         return Err(fields.error(format!("the layer type {other:?} is not supported")));
     }
-    let is_local = |kind: &&str| *kind == "sliding_attention";
+    let is_local: Vec<bool> = types.iter().map(|kind| *kind == "sliding_attention").collect();
     // Without this error, the layers would attend to all positions.
-    if window.is_none() && types.iter().any(is_local) {
+    if window.is_none() && is_local.contains(&true) {
         return Err(fields.error("`layer_types` has layers with windows, but `sliding_window` is missing"));
     }
     let has_gate = fields.flag("use_attention_gate")?;
@@ -388,7 +388,7 @@ pub(super) fn lfm3(fields: &Fields, _: &str) -> Read {
         qk_norm: QkNorm::Head,
         post_norms: fields.flag("use_sandwich_norm")?,
         attention_gate: has_gate.then_some(AttentionGate { per_head: true, softplus: false }),
-        windows: types.iter().map(|kind| window.filter(|_| is_local(kind))).collect(),
+        windows: is_local.iter().map(|is_local| window.filter(|_| *is_local)).collect(),
         conv: Some(ConvConfig {
             width: fields.size("conv_L_cache")?,
             use_bias: fields.flag("conv_bias")?,

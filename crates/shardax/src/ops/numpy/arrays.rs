@@ -279,8 +279,8 @@ pub fn delete(x: impl ArrayLike, places: impl IntoPlaces, axis: impl IntoAxis) -
 /// # use shardax::numpy::insert;
 /// assert_eq!(insert(array([1, 2, 3]), 1, array([8, 9]), 0).to_vec::<i32>()?, [1, 8, 9, 2, 3]);
 /// assert_eq!(insert(array([1, 2, 3]), [0, 3], 7, 0).to_vec::<i32>()?, [7, 1, 2, 3, 7]);
-/// let at = jit(|places: Array| insert(array([1, 2, 3]), places, array([8, 9]), 0));
-/// assert_eq!(at.call(array([3, -2]))?.to_vec::<i32>()?, [1, 9, 2, 3, 8]);
+/// let inserted = jit(|places: Array| insert(array([1, 2, 3]), places, array([8, 9]), 0));
+/// assert_eq!(inserted.call(array([3, -2]))?.to_vec::<i32>()?, [1, 9, 2, 3, 8]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///

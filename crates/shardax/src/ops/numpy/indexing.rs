@@ -399,16 +399,9 @@ macro_rules! into_shift {
         }
         impl<const N: usize> IntoShift for [$t; N] {
             fn into_shift(self) -> Shift {
-                Shift::Known(self.into_iter().map(i64::from).collect())
+                self.as_slice().into_shift()
             }
         }
-    )*};
-}
-
-into_shift!(i32 i64);
-
-macro_rules! into_shift_of_slices {
-    ($($t:ty)*) => {$(
         impl IntoShift for &[$t] {
             fn into_shift(self) -> Shift {
                 Shift::Known(self.iter().copied().map(i64::from).collect())
@@ -427,7 +420,7 @@ macro_rules! into_shift_of_slices {
     )*};
 }
 
-into_shift_of_slices!(i32 i64);
+into_shift!(i32 i64);
 
 impl IntoShift for Array {
     fn into_shift(self) -> Shift {
