@@ -118,9 +118,9 @@ impl MultiHeadAttentionBuilder {
         is_causal: bool => own.is_causal, std::convert::identity;
         /// Sets the factor of the dot products of queries and keys. Default `1 / sqrt(depth)`.
         scale: f64 => own.scale, Some;
-        /// Limits the scores, see [`AttentionOptions::soft_cap`]. Default none.
+        /// Limits the scores, see [`soft_cap`](crate::AttentionOptions::soft_cap). Default none.
         soft_cap: f64 => own.soft_cap, Some;
-        /// Sets the implementation, see [`AttentionOptions::implementation`]. The default depends on platform, dtypes and size.
+        /// Sets the implementation, see [`implementation`](crate::AttentionOptions::implementation). The default depends on platform, dtypes and size.
         implementation: Implementation => own.implementation, Some;
         /// Sets the rotary embedding of queries and keys. Default none.
         rope: Rope => own.rope, Some;
