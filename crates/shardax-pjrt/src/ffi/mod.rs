@@ -501,8 +501,9 @@ unsafe fn arrays(list: &RawFfiList) -> impl Iterator<Item = std::result::Result<
         // SAFETY: promised by the caller.
         let dims = unsafe { slice(buffer.dims, usize::try_from(buffer.rank).unwrap_or(0)) };
         let len = packed_byte_size(ty, dims).ok_or("an array has an impossible shape")?;
-        // Any non-null address is valid for zero bytes.
-        let data = if len == 0 { std::ptr::dangling_mut() } else { buffer.data.cast::<u8>() };
+        // Any non-null address is valid for zero bytes. This one is aligned for every element type, because handlers view the
+        // bytes as elements.
+        let data = if len == 0 { std::ptr::dangling_mut::<u128>().cast() } else { buffer.data.cast::<u8>() };
         Ok(RawArray { ty, dims, data, len })
     })
 }

@@ -22,6 +22,8 @@ pub(super) mod matmul;
 pub(super) mod remainder;
 pub(super) mod search_sorted;
 pub(super) mod sort;
+#[cfg(test)]
+mod tests;
 
 use std::sync::OnceLock;
 
@@ -59,6 +61,43 @@ fn is_worth(work: usize, limit: usize) -> bool {
     work > 0 && (work >= limit || is_always_used())
 }
 
+/// A function that handles the calls of a target.
+type Handler = fn(&mut CallFrame<'_>) -> std::result::Result<(), String>;
+
+/// The targets of calls, with their handlers.
+const HANDLERS: &[(&str, Handler)] = &[
+    (matmul::TARGET, matmul::handle),
+    (few_rows::TARGET, few_rows::handle),
+    (grouped::TARGET, grouped::handle),
+    (low_precision::TARGET, low_precision::handle),
+    (cumulative::TARGET, cumulative::handle),
+    (remainder::TARGET, remainder::handle),
+    (search_sorted::TARGET, search_sorted::handle),
+    (sort::TARGET, sort::handle),
+    (sort::INTEGERS, sort::handle_integers),
+    (filter_window::TARGET, filter_window::handle),
+    (filter_window::CONVOLUTION, filter_window::handle_convolution),
+    (filter_window::WINOGRAD, filter_window::handle_winograd),
+    (filter_window::WINOGRAD_GRADIENT, filter_window::handle_winograd_gradient),
+    (filter_window::GROUPS, filter_window::handle_groups),
+    (filter_window::GROUPS_GRADIENT, filter_window::handle_groups_gradient),
+    (filter_window::DEPTHWISE, filter_window::handle_depthwise),
+    (attention::TARGET, attention::handle),
+    (attention::GRADIENT, attention::handle_gradient),
+    #[cfg(feature = "decompositions")]
+    (decompositions::CHOLESKY, decompositions::handle_cholesky),
+    #[cfg(feature = "decompositions")]
+    (decompositions::QR, decompositions::handle_qr),
+    #[cfg(feature = "decompositions")]
+    (decompositions::EIGH, decompositions::handle_eigh),
+    #[cfg(feature = "decompositions")]
+    (decompositions::SVD, decompositions::handle_svd),
+    #[cfg(feature = "decompositions")]
+    (decompositions::LU, decompositions::handle_lu),
+    #[cfg(feature = "decompositions")]
+    (decompositions::TRIANGULAR_SOLVE, decompositions::handle_triangular_solve),
+];
+
 /// Registers the handlers with XLA, once. This must happen before a program that calls one is compiled or loaded.
 pub(crate) fn register() -> Result<()> {
     static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
@@ -66,33 +105,10 @@ pub(crate) fn register() -> Result<()> {
     let registered = REGISTERED.get_or_init(|| {
         let client = client()?;
         let plugin = client.pjrt.plugin();
-        ffi::register(plugin, matmul::TARGET, matmul::handle)?;
-        ffi::register(plugin, few_rows::TARGET, few_rows::handle)?;
-        ffi::register(plugin, grouped::TARGET, grouped::handle)?;
-        ffi::register(plugin, low_precision::TARGET, low_precision::handle)?;
-        ffi::register(plugin, cumulative::TARGET, cumulative::handle)?;
-        ffi::register(plugin, remainder::TARGET, remainder::handle)?;
-        ffi::register(plugin, search_sorted::TARGET, search_sorted::handle)?;
-        ffi::register(plugin, sort::TARGET, sort::handle)?;
-        ffi::register(plugin, sort::INTEGERS, sort::handle_integers)?;
-        ffi::register(plugin, filter_window::TARGET, filter_window::handle)?;
-        ffi::register(plugin, filter_window::CONVOLUTION, filter_window::handle_convolution)?;
-        ffi::register(plugin, filter_window::WINOGRAD, filter_window::handle_winograd)?;
-        ffi::register(plugin, filter_window::WINOGRAD_GRADIENT, filter_window::handle_winograd_gradient)?;
-        ffi::register(plugin, filter_window::GROUPS, filter_window::handle_groups)?;
-        ffi::register(plugin, filter_window::GROUPS_GRADIENT, filter_window::handle_groups_gradient)?;
-        ffi::register(plugin, filter_window::DEPTHWISE, filter_window::handle_depthwise)?;
-        #[cfg(feature = "decompositions")]
-        {
-            ffi::register(plugin, decompositions::CHOLESKY, decompositions::handle_cholesky)?;
-            ffi::register(plugin, decompositions::QR, decompositions::handle_qr)?;
-            ffi::register(plugin, decompositions::EIGH, decompositions::handle_eigh)?;
-            ffi::register(plugin, decompositions::SVD, decompositions::handle_svd)?;
-            ffi::register(plugin, decompositions::LU, decompositions::handle_lu)?;
-            ffi::register(plugin, decompositions::TRIANGULAR_SOLVE, decompositions::handle_triangular_solve)?;
+        for &(target, handle) in HANDLERS {
+            ffi::register(plugin, target, handle)?;
         }
-        ffi::register(plugin, attention::TARGET, attention::handle)?;
-        Ok(ffi::register(plugin, attention::GRADIENT, attention::handle_gradient)?)
+        Ok(())
     });
     registered.clone()
 }
