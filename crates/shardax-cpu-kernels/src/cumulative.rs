@@ -3,6 +3,7 @@
 //! XLA (xla-cpu-pjrt 0.0.1) rewrites a window that grows along an axis as a tree of blocks. Along an axis that is not the
 //! last one, its loops go down the columns: the cumulative sum of a f32[4096,4096] along axis 0 takes 600 ms instead of 25.
 
+use crate::per_type::per_type;
 use crate::tasks::run_tasks;
 use crate::view::check;
 use crate::{Result, View};
@@ -32,9 +33,19 @@ const LOG_THREAD: usize = 1 << 13;
 /// The rows that are computed together if there is one column: each is a chain of additions, which take several cycles.
 const CHAINS: usize = 4;
 
+per_type!(CumulativeOf for [f32, f64, i32, i64, u32, u64] {
+    fn cumulative(
+        x: View<'_, Self>,
+        operation: Cumulative,
+        is_reversed: bool,
+        out: &mut [Self],
+        threads: usize
+    ) = cumulative_of;
+});
+
 mod sealed {
     /// The arithmetic of elements, in the type of their totals.
-    pub trait Sealed: Copy + Send + Sync + Default {
+    pub trait Sealed: super::CumulativeOf + Copy + Send + Sync + Default {
         type Total: Copy + Send;
         fn widen(self) -> Self::Total;
         fn narrow(total: Self::Total) -> Self;
@@ -169,6 +180,16 @@ integers!(i32 i64 u32 u64);
 /// # Errors
 /// Returns an error if the shapes do not agree with this description.
 pub fn cumulative<T: Accumulate>(
+    x: View<'_, T>,
+    operation: Cumulative,
+    is_reversed: bool,
+    out: &mut [T],
+    threads: usize,
+) -> Result<()> {
+    T::cumulative(x, operation, is_reversed, out, threads)
+}
+
+fn cumulative_of<T: Accumulate>(
     x: View<'_, T>,
     operation: Cumulative,
     is_reversed: bool,

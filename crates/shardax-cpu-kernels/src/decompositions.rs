@@ -27,6 +27,10 @@ const MAX_JACOBI_BYTES: usize = 64;
 /// # Errors
 /// Returns an error unless the matrices are square and `l` has their size.
 pub fn cholesky<T: Real>(a: View<'_, T>, l: &mut [T], threads: usize) -> Result<()> {
+    T::cholesky(a, l, threads)
+}
+
+pub(crate) fn cholesky_of<T: Real>(a: View<'_, T>, l: &mut [T], threads: usize) -> Result<()> {
     let [batch, n] = square(a)?;
     if is_for_lanes(batch, [n, n], MAX_SIDE) {
         check("the elements of a result", l.len(), batch * n * n)?;
@@ -58,6 +62,10 @@ pub fn cholesky<T: Real>(a: View<'_, T>, l: &mut [T], threads: usize) -> Result<
 /// # Errors
 /// Returns an error if the results do not have these sizes.
 pub fn qr<T: Real>(a: View<'_, T>, is_full: bool, q: &mut [T], r: &mut [T], threads: usize) -> Result<()> {
+    T::qr(a, is_full, q, r, threads)
+}
+
+pub(crate) fn qr_of<T: Real>(a: View<'_, T>, is_full: bool, q: &mut [T], r: &mut [T], threads: usize) -> Result<()> {
     let [batch, m, n] = a.dims("the operand")?;
     let k = if is_full { m } else { m.min(n) };
     each(a, [q, r], [m * k, k * n], batch, threads, |a, [q, r]| {
@@ -103,6 +111,10 @@ fn orthogonal<T: Real>(qr: &Qr<T>, columns: usize) -> Mat<T> {
 /// # Errors
 /// Returns an error unless the matrices are square and the results have these sizes.
 pub fn eigh<T: Real>(a: View<'_, T>, vectors: &mut [T], values: &mut [T], threads: usize) -> Result<()> {
+    T::eigh(a, vectors, values, threads)
+}
+
+pub(crate) fn eigh_of<T: Real>(a: View<'_, T>, vectors: &mut [T], values: &mut [T], threads: usize) -> Result<()> {
     let [batch, n] = square(a)?;
     if is_for_lanes(batch, [n, n], MAX_JACOBI_BYTES / size_of::<T>()) {
         check("the elements of a result", vectors.len(), batch * n * n)?;
@@ -153,6 +165,17 @@ pub fn eigh<T: Real>(a: View<'_, T>, vectors: &mut [T], values: &mut [T], thread
 /// # Errors
 /// Returns an error if the results do not have these sizes.
 pub fn svd<T: Real>(
+    a: View<'_, T>,
+    is_full: bool,
+    u: &mut [T],
+    s: &mut [T],
+    vt: &mut [T],
+    threads: usize,
+) -> Result<()> {
+    T::svd(a, is_full, u, s, vt, threads)
+}
+
+pub(crate) fn svd_of<T: Real>(
     a: View<'_, T>,
     is_full: bool,
     u: &mut [T],

@@ -10,6 +10,7 @@ use half::{bf16, f16};
 use ndarray::{ArrayViewMut2, Axis};
 use pulp::{Arch, Simd, WithSimd};
 
+use crate::per_type::per_type;
 use crate::tasks::run_tasks;
 use crate::view::check;
 use crate::{Result, ShapeError, View};
@@ -31,8 +32,18 @@ const UNROLL: usize = 4;
 /// The minimum number of elements of the matrix for each thread.
 const MIN_ELEMENTS_PER_THREAD: usize = 1 << 18;
 
+per_type!(FewRows for [i8, u8, bf16, f16] {
+    fn few_rows(
+        lhs: View<'_, f32>,
+        rhs: View<'_, Self>,
+        contracted: usize,
+        out: &mut [f32],
+        threads: usize
+    ) = few_rows_of;
+});
+
 /// An element of the matrix of [`few_rows`].
-pub trait Weight: Copy + Send + Sync {
+pub trait Weight: FewRows + Copy + Send + Sync {
     /// This number in f32, without rounding.
     fn widened(self) -> f32;
 }
@@ -92,6 +103,16 @@ impl Weight for f16 {
 /// # Errors
 /// Returns an error if the shapes do not agree with this description, or if there are more rows.
 pub fn few_rows<W: Weight>(
+    lhs: View<'_, f32>,
+    rhs: View<'_, W>,
+    contracted: usize,
+    out: &mut [f32],
+    threads: usize,
+) -> Result<()> {
+    W::few_rows(lhs, rhs, contracted, out, threads)
+}
+
+fn few_rows_of<W: Weight>(
     lhs: View<'_, f32>,
     rhs: View<'_, W>,
     contracted: usize,

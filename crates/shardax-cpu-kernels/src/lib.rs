@@ -16,6 +16,7 @@
 //! | [`remainder`] | remainders of divisions | f32, f64 |
 //! | [`search_sorted`] | the positions of values in an ascending array | f32, f64, integers of 32 and 64 bits |
 //! | [`sort`], [`sort_keys`] | rows of several arrays, ordered by the first ones | numbers of 1 to 16 bytes |
+//! | [`top_k`] | the largest elements of rows, and their indices | f32 |
 //! | [`Attention::forward`], [`Attention::gradient`] | softmax attention with a window and a mask | f32 |
 //! | `cholesky`, `lu`, `qr`, `eigh`, `svd` | decompositions of batches of matrices, with the feature `decompositions` | f32, f64 |
 //! | `triangular_solve` | triangular systems, with the same feature | f32, f64 |
@@ -63,6 +64,7 @@ mod low_precision;
 mod lu;
 mod matmul;
 mod patches;
+mod per_type;
 mod phases;
 mod product;
 mod radix;
@@ -78,6 +80,7 @@ mod substitution;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod top_k;
 #[cfg(feature = "decompositions")]
 mod triangular_solve;
 mod view;
@@ -104,6 +107,7 @@ pub use remainder::{Remainder, remainder};
 pub use search_sorted::{SearchKey, search_sorted};
 pub use small_products::MAX_SMALL_SIDE;
 pub use sort::{KeyOrder, MAX_KEY_BITS, SortKey, SortOperand, sort, sort_keys};
+pub use top_k::top_k;
 #[cfg(feature = "decompositions")]
 pub use triangular_solve::{Triangle, triangular_solve};
 pub use view::{ShapeError, View};

@@ -30,6 +30,16 @@ pub fn lu<T: Real>(
     permutation: &mut [i32],
     threads: usize,
 ) -> Result<()> {
+    T::lu(a, factors, pivots, permutation, threads)
+}
+
+pub(crate) fn lu_of<T: Real>(
+    a: View<'_, T>,
+    factors: &mut [T],
+    pivots: &mut [i32],
+    permutation: &mut [i32],
+    threads: usize,
+) -> Result<()> {
     let [batch, m, n] = a.dims("the operand")?;
     let k = m.min(n);
     check("the elements of the factors", factors.len(), batch * m * n)?;

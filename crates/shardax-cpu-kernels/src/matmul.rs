@@ -2,6 +2,7 @@
 
 use ndarray::{ArrayView2, ArrayView3, ArrayViewMut2, ArrayViewMut3, Axis};
 
+use crate::per_type::per_type;
 use crate::product::{Before, product};
 use crate::small_products::{MAX_SMALL_SIDE, SmallMatrices, multiply_small};
 use crate::tasks::run_tasks;
@@ -20,8 +21,18 @@ const THREAD: usize = 1 << 23;
 /// A part of one matmul: of the left operand, the right one, and the result.
 type Task<'a, T> = (ArrayView2<'a, T>, ArrayView2<'a, T>, ArrayViewMut2<'a, T>);
 
+per_type!(Products for [f32, f64] {
+    fn matmul(
+        lhs: View<'_, Self>,
+        rhs: View<'_, Self>,
+        contracted: [usize; 2],
+        out: &mut [Self],
+        threads: usize
+    ) = matmul_of;
+});
+
 mod sealed {
-    pub trait Sealed: ndarray::LinalgScalar + Send + Sync + crate::product::Multiply {}
+    pub trait Sealed: super::Products + ndarray::LinalgScalar + Send + Sync + crate::product::Multiply {}
     impl Sealed for f32 {}
     impl Sealed for f64 {}
 }
@@ -42,6 +53,16 @@ impl Float for f64 {}
 /// # Errors
 /// Returns an error if the batches, the contracted dimensions and the size of the result do not fit each other.
 pub fn matmul<T: Float>(
+    lhs: View<'_, T>,
+    rhs: View<'_, T>,
+    contracted: [usize; 2],
+    out: &mut [T],
+    threads: usize,
+) -> Result<(), ShapeError> {
+    T::matmul(lhs, rhs, contracted, out, threads)
+}
+
+fn matmul_of<T: Float>(
     lhs: View<'_, T>,
     rhs: View<'_, T>,
     contracted: [usize; 2],

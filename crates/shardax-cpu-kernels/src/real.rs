@@ -4,10 +4,35 @@ use std::ops::Neg;
 
 use faer::traits::RealField;
 
-use crate::Float;
+use crate::decompositions::{cholesky_of, eigh_of, qr_of, svd_of};
+use crate::lu::lu_of;
+use crate::per_type::per_type;
+use crate::triangular_solve::{Triangle, triangular_solve_of};
+use crate::{Float, View};
+
+per_type!(Decompositions for [f32, f64] {
+    fn cholesky(a: View<'_, Self>, l: &mut [Self], threads: usize) = cholesky_of;
+    fn qr(a: View<'_, Self>, is_full: bool, q: &mut [Self], r: &mut [Self], threads: usize) = qr_of;
+    fn eigh(a: View<'_, Self>, vectors: &mut [Self], values: &mut [Self], threads: usize) = eigh_of;
+    fn svd(a: View<'_, Self>, is_full: bool, u: &mut [Self], s: &mut [Self], vt: &mut [Self], threads: usize) = svd_of;
+    fn lu(
+        a: View<'_, Self>,
+        factors: &mut [Self],
+        pivots: &mut [i32],
+        permutation: &mut [i32],
+        threads: usize
+    ) = lu_of;
+    fn triangular_solve(
+        a: View<'_, Self>,
+        b: View<'_, Self>,
+        triangle: Triangle,
+        x: &mut [Self],
+        threads: usize
+    ) = triangular_solve_of;
+});
 
 /// An element of the matrices that are decomposed: f32 or f64.
-pub trait Real: Float + RealField + Copy + Neg<Output = Self> {
+pub trait Real: Decompositions + Float + RealField + Copy + Neg<Output = Self> {
     #[doc(hidden)]
     const NAN: Self;
     #[doc(hidden)]

@@ -4,6 +4,7 @@
 //! quotient has few bits, one division and exact products are enough, and they become vector instructions.
 
 use crate::Result;
+use crate::per_type::per_type;
 use crate::tasks::run_tasks;
 use crate::view::check;
 
@@ -19,9 +20,13 @@ const ROUND: f64 = 6_755_399_441_055_744.0;
 /// The products of smaller divisors and quotients may be subnormal. All divisors of f32 are larger.
 const MIN_DIVISOR: f64 = 1e-280;
 
+per_type!(RemainderOf for [f32, f64] {
+    fn remainder(x: &[Self], y: &[Self], out: &mut [Self], threads: usize) = remainder_of;
+});
+
 mod sealed {
     /// A number whose remainders can be computed in f64.
-    pub trait Sealed: Copy + Send + Sync {
+    pub trait Sealed: super::RemainderOf + Copy + Send + Sync {
         /// The remainder, if the second result is true.
         fn by_one_division(self, divisor: Self) -> (Self, bool);
         /// The remainder of any two numbers.
@@ -97,6 +102,10 @@ fn is_small(quotient: f64, y: f64) -> bool {
 /// # Errors
 /// Returns an error if the numbers of elements differ.
 pub fn remainder<T: Remainder>(x: &[T], y: &[T], out: &mut [T], threads: usize) -> Result<()> {
+    T::remainder(x, y, out, threads)
+}
+
+fn remainder_of<T: Remainder>(x: &[T], y: &[T], out: &mut [T], threads: usize) -> Result<()> {
     check("the elements of the divisor", y.len(), x.len())?;
     check("the elements of the result", out.len(), x.len())?;
     let tasks = x.chunks(TASK).zip(y.chunks(TASK)).zip(out.chunks_mut(TASK)).collect();

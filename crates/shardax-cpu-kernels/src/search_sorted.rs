@@ -1,11 +1,13 @@
 //! The positions of values among the elements of an ascending array.
 //!
 //! XLA (xla-cpu-pjrt 0.0.1) computes each step of a bisection for all values before the next step. Here each thread bisects for
-//! some values at a time, so that the processor overlaps their reads, and the values are read once.
+//! some values at a time, so that the processor overlaps their reads, and the values are read once. If the elements are about equally
+//! far apart, as the edges of a histogram are, a table of equal intervals contains the few elements that a value is compared with.
 
 use std::hint::select_unpredictable;
 
 use crate::Result;
+use crate::per_type::per_type;
 use crate::tasks::run_tasks;
 use crate::view::{ShapeError, check};
 
@@ -15,13 +17,36 @@ const LANES: usize = 16;
 /// The number of values of a task.
 const TASK: usize = 1 << 13;
 
+/// The number of intervals for each element, so that most intervals contain no element, and the maximum number of intervals.
+const INTERVALS_PER_ELEMENT: usize = 4;
+const MAX_INTERVALS: usize = 1 << 16;
+
+/// The maximum number of elements of an interval: they are compared one by one.
+const MAX_IN_INTERVAL: u32 = 8;
+
+/// The minimum number of values for each element that are worth a table.
+const VALUES_PER_ELEMENT: usize = 4;
+
+per_type!(Search for [f32, f64, i32, i64, u32, u64] {
+    fn search_sorted(
+        sorted: &[Self],
+        values: &[Self],
+        counts_equal: bool,
+        counts: &mut [i32],
+        threads: usize
+    ) = search_sorted_of;
+});
+
 /// An element of [`search_sorted`].
-pub trait SearchKey: Copy + Send + Sync {
+pub trait SearchKey: Search + Copy + Send + Sync {
     /// An integer with the same order.
     #[doc(hidden)]
     type Key: Ord + Copy + Default + Send + Sync;
     #[doc(hidden)]
     fn key(self) -> Self::Key;
+    /// A number that does not descend where keys ascend.
+    #[doc(hidden)]
+    fn place(self) -> f64;
 }
 
 macro_rules! integer_keys {
@@ -32,6 +57,11 @@ macro_rules! integer_keys {
             #[inline]
             fn key(self) -> $t {
                 self
+            }
+
+            #[inline]
+            fn place(self) -> f64 {
+                self as f64
             }
         }
     )* };
@@ -56,6 +86,13 @@ macro_rules! float_keys {
                 } else {
                     -magnitude
                 }
+            }
+
+            #[inline]
+            fn place(self) -> f64 {
+                // Subnormal numbers equal 0, as their keys do.
+                let place = if self.abs() < $t::MIN_POSITIVE { 0.0 } else { self as f64 };
+                if self.is_nan() { f64::INFINITY } else { place }
             }
         }
     )* };
@@ -85,6 +122,16 @@ pub fn search_sorted<T: SearchKey>(
     counts: &mut [i32],
     threads: usize,
 ) -> Result<()> {
+    T::search_sorted(sorted, values, counts_equal, counts, threads)
+}
+
+fn search_sorted_of<T: SearchKey>(
+    sorted: &[T],
+    values: &[T],
+    counts_equal: bool,
+    counts: &mut [i32],
+    threads: usize,
+) -> Result<()> {
     check("the counts of a search", counts.len(), values.len())?;
     if i32::try_from(sorted.len()).is_err() {
         return Err(ShapeError(format!("a search in {} elements", sorted.len())));
@@ -99,6 +146,18 @@ pub fn search_sorted<T: SearchKey>(
         false => Vec::new(),
     };
     let tasks = values.chunks(TASK).zip(counts.chunks_mut(TASK)).collect();
+    if let Some(intervals) = Intervals::of(sorted, values.len()) {
+        run_tasks(
+            tasks,
+            threads.max(1),
+            || (),
+            |(), (values, counts): (&[T], &mut [i32])| match counts_equal {
+                true => intervals.search(&keys, |key, value| key <= value, values, counts),
+                false => intervals.search(&keys, |key, value| key < value, values, counts),
+            },
+        );
+        return Ok(());
+    }
     run_tasks(
         tasks,
         threads.max(1),
@@ -111,6 +170,66 @@ pub fn search_sorted<T: SearchKey>(
         },
     );
     Ok(())
+}
+
+/// Equal intervals between the first and the last element of an ascending array.
+struct Intervals {
+    first: f64,
+    /// The number of intervals for each unit of length.
+    scale: f64,
+    /// The number of elements before each interval, and before the end of the last one.
+    starts: Vec<u32>,
+}
+
+impl Intervals {
+    /// Returns `None` if the table costs more than it saves, or the elements are too unevenly spread.
+    fn of<T: SearchKey>(sorted: &[T], values: usize) -> Option<Intervals> {
+        if values / VALUES_PER_ELEMENT < sorted.len() {
+            return None;
+        }
+        let count = (INTERVALS_PER_ELEMENT * sorted.len()).min(MAX_INTERVALS);
+        let (first, last) = (sorted.first()?.place(), sorted.last()?.place());
+        let scale = count as f64 / (last - first);
+        if !(first.is_finite() && scale > 0.0 && scale.is_finite()) {
+            return None;
+        }
+        let mut intervals = Intervals { first, scale, starts: vec![0; count + 1] };
+        for element in sorted {
+            let interval = intervals.interval(element.place());
+            intervals.starts[interval + 1] += 1;
+        }
+        if intervals.starts.iter().any(|elements| *elements > MAX_IN_INTERVAL) {
+            return None;
+        }
+        for interval in 0..count {
+            intervals.starts[interval + 1] += intervals.starts[interval];
+        }
+        Some(intervals)
+    }
+
+    /// The interval of a place. It does not descend where places ascend, because subtraction, multiplication and rounding do not.
+    #[inline]
+    fn interval(&self, place: f64) -> usize {
+        let interval = (place - self.first) * self.scale;
+        interval.max(0.0).min((self.starts.len() - 2) as f64) as u32 as usize
+    }
+
+    /// Counts the elements before each value: all elements of earlier intervals, and some of the value's interval.
+    fn search<T: SearchKey>(
+        &self,
+        keys: &[T::Key],
+        is_before: impl Fn(T::Key, T::Key) -> bool,
+        values: &[T],
+        counts: &mut [i32],
+    ) {
+        for (value, count) in values.iter().zip(counts) {
+            let interval = self.interval(value.place());
+            let (start, end) = (self.starts[interval] as usize, self.starts[interval + 1] as usize);
+            let key = value.key();
+            let before = keys[start..end].iter().take_while(|element| is_before(**element, key)).count();
+            *count = (start + before) as i32;
+        }
+    }
 }
 
 /// Bisects for [`LANES`] values at a time. `key(i)` is the key of element `i` of `n`.

@@ -5,6 +5,7 @@
 //! because the indices are distinct. Long rows are sorted by the digits of the keys alone, which keeps the order of equal keys.
 
 use crate::Result;
+use crate::per_type::per_type;
 use crate::radix::{is_fast, radix_sort};
 use crate::tasks::run_tasks;
 use crate::view::{ShapeError, check};
@@ -240,8 +241,12 @@ fn gather<P: Packed, const W: usize>(from: &[u8], packed: &[P], to: &mut [u8]) {
     to.iter_mut().zip(packed).for_each(|(to, packed)| *to = from[packed.index()]);
 }
 
+per_type!(SortRows for [i8, u8, i16, u16, i32, u32, i64, u64] {
+    fn sort_keys(n: usize, x: &[Self], out: &mut [Self], threads: usize) = sort_keys_of;
+});
+
 /// An element of the rows of [`sort_keys`].
-pub trait SortKey: Copy + Ord + Send + Sync {
+pub trait SortKey: SortRows + Copy + Ord + Send + Sync {
     /// The bits from `shift` on of an unsigned integer with the same order.
     #[doc(hidden)]
     fn key_bits(self, shift: u32) -> usize;
@@ -265,6 +270,10 @@ sort_keys!(i8 u8 u8 u8 i16 u16 u16 u16 i32 u32 u32 u32 i64 u64 u64 u64);
 /// # Errors
 /// Returns an error unless the slices have the same length, and complete rows.
 pub fn sort_keys<T: SortKey>(n: usize, x: &[T], out: &mut [T], threads: usize) -> Result<()> {
+    T::sort_keys(n, x, out, threads)
+}
+
+fn sort_keys_of<T: SortKey>(n: usize, x: &[T], out: &mut [T], threads: usize) -> Result<()> {
     check("the elements of the result", out.len(), x.len())?;
     if x.is_empty() {
         return Ok(());

@@ -55,6 +55,16 @@ pub fn triangular_solve<T: Real>(
     x: &mut [T],
     threads: usize,
 ) -> Result<()> {
+    T::triangular_solve(a, b, triangle, x, threads)
+}
+
+pub(crate) fn triangular_solve_of<T: Real>(
+    a: View<'_, T>,
+    b: View<'_, T>,
+    triangle: Triangle,
+    x: &mut [T],
+    threads: usize,
+) -> Result<()> {
     let ([batch, n, columns], [b_batch, b_rows, b_columns]) =
         (a.dims("the matrices")?, b.dims("the right-hand sides")?);
     check("the columns of a square matrix", columns, n)?;

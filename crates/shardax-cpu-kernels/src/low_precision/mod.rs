@@ -15,6 +15,7 @@ use half::bf16;
 use ndarray::{ArrayViewMut2, ArrayViewMut3, Axis, s};
 use pulp::{Arch, Simd, WithSimd};
 
+use crate::per_type::per_type;
 use crate::tasks::run_tasks;
 use crate::view::check;
 use crate::{Result, View};
@@ -123,8 +124,18 @@ impl Rounded<i32> for i32 {
     }
 }
 
+per_type!(LowPrecision for [f32, bf16] {
+    fn matmul_bf16(
+        lhs: View<'_, bf16>,
+        rhs: View<'_, bf16>,
+        contracted: [usize; 2],
+        out: &mut [Self],
+        threads: usize
+    ) = matmul_bf16_of;
+});
+
 mod sealed {
-    pub trait Sealed: Copy + Send + Sync {}
+    pub trait Sealed: super::LowPrecision + Copy + Send + Sync {}
     impl Sealed for f32 {}
     impl Sealed for half::bf16 {}
 }
@@ -149,6 +160,16 @@ pub fn has_bf16_instructions() -> bool {
 /// # Errors
 /// Returns an error if the batches, the contracted dimensions and the size of the result do not fit each other.
 pub fn matmul_bf16<R: Bf16Sum>(
+    lhs: View<'_, bf16>,
+    rhs: View<'_, bf16>,
+    contracted: [usize; 2],
+    out: &mut [R],
+    threads: usize,
+) -> Result<()> {
+    R::matmul_bf16(lhs, rhs, contracted, out, threads)
+}
+
+fn matmul_bf16_of<R: Bf16Sum>(
     lhs: View<'_, bf16>,
     rhs: View<'_, bf16>,
     contracted: [usize; 2],

@@ -13,6 +13,7 @@ mod search_sorted;
 #[cfg(feature = "decompositions")]
 mod small_matrices;
 mod sort;
+mod top_k;
 mod winograd;
 
 use crate::{

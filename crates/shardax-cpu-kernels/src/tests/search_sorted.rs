@@ -41,6 +41,24 @@ fn counts_of_searches_for_all_sizes() {
     }
 }
 
+/// Elements at about equal distances are found by a table of intervals.
+#[test]
+fn counts_of_searches_in_edges() {
+    for n in [2, 3, 64, 257] {
+        let edges: Vec<f32> = (0..n).map(|i| i as f32 * 0.037 - 1.0).collect();
+        let special = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e-40, -0.0, 1e30];
+        let mut values: Vec<f32> = noise(2500, 7).iter().map(|x| x * 5.0).chain(special).collect();
+        values.extend(&edges);
+        assert_counts(&edges, &values, is_less);
+        assert_counts(&widened(&edges), &widened(&values), |a, b| a < b || (b.is_nan() && !a.is_nan()));
+        let mut uneven: Vec<f32> = noise(n, 8);
+        uneven.sort_by(f32::total_cmp);
+        assert_counts(&uneven, &values, is_less);
+        let integers: Vec<i32> = (0..n as i32).map(|i| i * 7 - 100).collect();
+        assert_counts(&integers, &(-500..1500).collect::<Vec<i32>>(), |a, b| a < b);
+    }
+}
+
 #[test]
 fn counts_of_searches_for_integers() {
     let values = [i64::MIN, -1, 0, 7, i64::MAX];

@@ -67,7 +67,7 @@ pub(super) fn add(rules: &mut Rules) {
     rules.add(CPU, bfloat16::move_bits::<Reverse>);
     rules.add(CPU, argmax::lower);
     rules.add(CPU, loop_products::lower);
-    rules.add(CPU, bfloat16::compare_in_float32::<TopK>);
+    rules.add(CPU, top_k);
     #[cfg(feature = "cpu-kernels")]
     rules.add(CPU, |search: &SearchSorted, cx, args, outs| {
         Ok(kernels::search_sorted::lower(search, cx, args, &outs[0]))
@@ -87,6 +87,20 @@ fn cumulative(of: &Cumulative, cx: &mut Lowering, args: &[Value], outs: &[Aval])
     }
     let result = kernels::cumulative::lower(of.kind, of.axis, of.reverse, cx, args[0], &outs[0]);
     Ok(result.map(|result| vec![result]))
+}
+
+/// Computes bfloat16 in float32, which has all of its numbers, so that each element is converted once.
+fn top_k(of: &TopK, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
+    if cx.dtype(args[0]) == DType::Bf16 && cx.is_local() {
+        let wide = widen(cx, args, Some(DType::F32))[0];
+        let largest = cx.apply(of, &[wide], &[outs[0].with_dtype(DType::F32), outs[1].clone()])?;
+        return Ok(Some(vec![cx.op("stablehlo.convert", &largest[..1], "", &outs[0]), largest[1]]));
+    }
+    #[cfg(feature = "cpu-kernels")]
+    if let Some(largest) = kernels::top_k::lower(cx, args[0], outs) {
+        return Ok(Some(largest));
+    }
+    Ok(None)
 }
 
 fn reduce(reduce: &Reduce, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {

@@ -40,6 +40,9 @@ pub(super) const SEARCH: usize = 1 << 8;
 /// Sorts, in elements.
 pub(super) const SORT: usize = 1 << 5;
 
+/// The largest elements of rows, in elements.
+pub(super) const TOP_K: usize = 1 << 9;
+
 pub(super) const ATTENTION: usize = 1 << 20;
 
 /// Attention of at most `shardax_cpu_kernels::FEW_QUERIES` queries.

@@ -24,6 +24,7 @@ pub(super) mod search_sorted;
 pub(super) mod sort;
 #[cfg(test)]
 mod tests;
+pub(super) mod top_k;
 
 use std::sync::OnceLock;
 
@@ -82,6 +83,7 @@ const HANDLERS: &[(&str, Handler)] = &[
     (filter_window::GROUPS, filter_window::handle_groups),
     (filter_window::GROUPS_GRADIENT, filter_window::handle_groups_gradient),
     (filter_window::DEPTHWISE, filter_window::handle_depthwise),
+    (top_k::TARGET, top_k::handle),
     (attention::TARGET, attention::handle),
     (attention::GRADIENT, attention::handle_gradient),
     #[cfg(feature = "decompositions")]
