@@ -33,6 +33,7 @@ impl PlatformRules for Lowering {
         let values = packed::lower(self, primitive, args, outs)?;
         #[cfg(feature = "cpu-kernels")]
         if self.platform == Platform::Cpu {
+            cpu::kernels::matmul::follow(self, primitive, args, &values);
             cpu::kernels::grouped::follow(self, primitive, args, &values);
         }
         Ok(values)

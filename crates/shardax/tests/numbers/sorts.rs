@@ -92,14 +92,15 @@ fn largest() -> Result<()> {
         assert_eq!(integers(&indices), order, "{dtype}");
         assert_eq!(elements.dtype(), dtype);
         assert_eq!(floats(&elements)[1..8], floats(&x.get(indices.get(1..8))), "{dtype}");
-        assert_eq!(integers(&lax::top_k(stack([&x, &x], 0).expand_dims(1), 3).1), [1, 5, 0, 1, 5, 0], "{dtype}");
+        assert_eq!(integers(&lax::top_k(&stack([&x, &x], 0).expand_dims(1), 3).1), [1, 5, 0, 1, 5, 0], "{dtype}");
     }
     let x = arange(400).astype(DType::F32) * 37 % 211;
     let rows = vmap(|x: Array| lax::top_k(&x, 7)).call(x.reshape([2, 200]))?;
     let expected = x.reshape([2, 200]).argsort_descending(-1).get((.., ..7));
     assert_eq!(integers(&rows.1), integers(&expected));
-    assert_eq!(lax::top_k(zeros([0, 4]), 2).0.shape(), [0, 2]);
-    let slope = grad(|x: Array| (lax::top_k(&x, 2).0 * array([1.0f32, 2.0])).sum(..)).call(array([3.0f32, 1.0, 2.0]))?;
+    assert_eq!(lax::top_k(&zeros([0, 4]), 2).0.shape(), [0, 2]);
+    let slope =
+        grad(|x: Array| (lax::top_k(&x, 2).0 * array([1.0f32, 2.0])).sum(..)).call(array([3.0f32, 1.0, 2.0]))?;
     assert_eq!(floats(&slope), [1.0, 0.0, 2.0]);
     Ok(())
 }

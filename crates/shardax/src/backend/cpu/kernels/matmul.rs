@@ -12,10 +12,12 @@ use super::{
     transpose, view, widened,
 };
 use crate::core::lower::{Lowering, Value};
+use crate::core::primitive::Primitive;
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::ops::primitive::dot::{DotGeneral, free};
+use crate::ops::primitive::shape_ops::Transpose;
 use crate::shape::Shape;
 
 pub(super) const TARGET: &str = "shardax_dot";
@@ -120,12 +122,30 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     let (a, a_dim) = matrices(cx, a, parts[0], [batch, rows, depth]);
     let (b, b_dim) = matrices(cx, b, parts[1], [batch, columns, depth]);
     let is_packed_again = b_dim == 2 && rows <= limits::ROWS_OF_STEP && cx.is_invariant(args[1]);
-    let (b, b_dim) = if is_packed_again { (transposed_before_loop(cx, b), 1) } else { (b, b_dim) };
+    let is_transposed_again = rows <= limits::ROWS_OF_STEP && cx.origin::<InvariantTranspose>(args[1]).is_some();
+    let (b, b_dim) = match (is_packed_again, is_transposed_again) {
+        (true, _) => (transposed_before_loop(cx, b), 1),
+        (false, true) => (cx.materialize(b), b_dim),
+        (false, false) => (b, b_dim),
+    };
     let product = Aval::new(dtype, Shape::from_slice(&[batch, rows, columns]));
     let numbers = [("lhs", a_dim as i64), ("rhs", b_dim as i64)];
     let product = call(cx, TARGET, &[a, b], &numbers, &[product])[0];
     let product = convert(cx, product, out.dtype);
     Some(reshape(cx, product, &out.shape))
+}
+
+/// Marks the transpose of a value that is the same in all iterations of a loop, such as the weights of a recurrent layer.
+struct InvariantTranspose;
+
+/// Marks the result of an operation if it is such a transpose.
+pub(in crate::backend) fn follow(cx: &mut Lowering, primitive: &dyn Primitive, args: &[Value], values: &[Value]) {
+    if let ([x], &[value]) = (args, values)
+        && primitive.as_any().is::<Transpose>()
+        && cx.is_invariant(*x)
+    {
+        cx.set_origin(value, InvariantTranspose);
+    }
 }
 
 /// Transposes matrices that are the same in all iterations of a loop. XLA moves a call out of a loop, and its operands

@@ -18,7 +18,7 @@ mod filter_window;
 pub(in crate::backend) mod grouped;
 mod limits;
 pub(super) mod low_precision;
-pub(super) mod matmul;
+pub(in crate::backend) mod matmul;
 pub(super) mod remainder;
 pub(super) mod search_sorted;
 pub(super) mod sort;
