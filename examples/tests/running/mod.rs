@@ -23,8 +23,8 @@ const QUICK: &str = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimizat
 /// platforms` compiles what users compile.
 pub fn compile_quickly(name: &str, args: &[&str], command: &mut Command) {
     let as_users = ["SHARDAX_TEST_SLICES", "SHARDAX_COMPILE_ALSO_FOR", "XLA_FLAGS"];
-    // The small network of `cifar10` takes many steps; ResNet-18 takes few, and compiles long.
-    let runs_long = name == "cifar10" && !args.contains(&"resnet18");
+    // Gradients are accumulated in a loop, where XLA then computes convolutions 20 times slower.
+    let runs_long = args.contains(&"--accumulate");
     if !runs_long && as_users.iter().all(|variable| std::env::var_os(variable).is_none()) {
         command.env("XLA_FLAGS", QUICK);
     }
