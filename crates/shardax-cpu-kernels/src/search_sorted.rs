@@ -102,7 +102,7 @@ float_keys!(f32 i32 f64 i64);
 /// Counts, for each value, the elements of an ascending array that are less than it, or that are at most it with `counts_equal`.
 /// NaN is greater than all numbers, and subnormal numbers equal 0.
 ///
-/// Allocates at most as many elements as there are values.
+/// Allocates at most two integers for each value: the keys of the elements, and a table of intervals.
 ///
 /// ```
 /// use shardax_cpu_kernels::search_sorted;

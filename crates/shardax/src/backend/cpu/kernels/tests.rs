@@ -71,9 +71,13 @@ fn operands_without_elements() -> Result<()> {
     Ok(())
 }
 
+/// The types of arrays of these shapes.
+fn tensor_types(shapes: &str) -> String {
+    shapes.split(' ').map(|shape| format!("tensor<{shape}>")).collect::<Vec<_>>().join(", ")
+}
+
 /// A program that calls a target with constants.
 fn program(target: &str, operands: &str, attributes: &str, results: &str) -> String {
-    let types = |shapes: &str| shapes.split(' ').map(|shape| format!("tensor<{shape}>")).collect::<Vec<_>>().join(", ");
     let mut constants = String::new();
     for (i, shape) in operands.split(' ').enumerate() {
         let elements = match (shape.contains("x0x") || shape.starts_with("0x"), shape.contains("xi")) {
@@ -90,7 +94,7 @@ fn program(target: &str, operands: &str, attributes: &str, results: &str) -> Str
         1 => vec!["%r".into()],
         _ => (0..count).map(|i| format!("%r#{i}")).collect(),
     };
-    let (operand_types, result_types, names) = (types(operands), types(results), names.join(", "));
+    let (operand_types, result_types, names) = (tensor_types(operands), tensor_types(results), names.join(", "));
     // With an effect, the compiler keeps calls whose results have no elements.
     format!(
         "func.func @main() -> ({result_types}) {{
