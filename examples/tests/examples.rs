@@ -143,7 +143,7 @@ fn job(processes: &str, name: &str, args: &[&str]) -> Option<String> {
     command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
     // Open MPI maps its description of the machine at an address that may be in its own stack.
     command.env("OMPI_MCA_rtc_hwloc_vmhole", "none");
-    compile_quickly(name, args, &mut command);
+    compile_quickly(args, &mut command);
     let Ok(out) = command.output() else {
         assert!(std::env::var_os("CI").is_none(), "no mpirun was found, and CI must have one");
         println!("skipped: no mpirun");

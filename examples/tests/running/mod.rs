@@ -21,7 +21,7 @@ const QUICK: &str = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimizat
 
 /// Has an example compile quickly, unless it runs longer than it compiles, or a complete run of the tests or `cargo xtask
 /// platforms` compiles what users compile.
-pub fn compile_quickly(name: &str, args: &[&str], command: &mut Command) {
+pub fn compile_quickly(args: &[&str], command: &mut Command) {
     let as_users = ["SHARDAX_TEST_SLICES", "SHARDAX_COMPILE_ALSO_FOR", "XLA_FLAGS"];
     // Gradients are accumulated in a loop, where XLA then computes convolutions 20 times slower.
     let runs_long = args.contains(&"--accumulate");
@@ -34,7 +34,7 @@ pub fn run(name: &str, args: &[&str]) -> Output {
     // A user's second run finds the programs of the first; `.cargo/config.toml` turns that off.
     let cache = concat!(env!("CARGO_TARGET_TMPDIR"), "/cache");
     let mut command = Command::new(example(name));
-    compile_quickly(name, args, &mut command);
+    compile_quickly(args, &mut command);
     let out = command.args(args).env("SHARDAX_COMPILATION_CACHE_DIR", cache).output().expect("the example starts");
     // If programs are compiled for TPUs and GPUs as well, forwards the results, which `cargo xtask platforms` counts.
     if std::env::var_os("SHARDAX_COMPILE_ALSO_FOR").is_some() {
