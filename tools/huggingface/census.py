@@ -13,7 +13,8 @@ from transformers.models.auto import modeling_auto as auto
 SOURCE = pathlib.Path(__file__).parents[2] / "crates/shardax-models/src"
 # The files with types that are read, and the lists or calls that name them.
 KNOWN = {
-    "huggingface/decoders/mod.rs": [r"const FAMILIES.*?\n\];", r"const WRAPPERS.*?\n\];"],
+    "huggingface/decoders/mod.rs": [r"const FAMILIES.*?\n\];"],
+    "huggingface/decoders/wrapper.rs": [r"const WRAPPERS.*?\n\];"],
     "huggingface/bert_files.rs": [r"const KNOWN.*?\];"],
     "huggingface/vit.rs": [r"const KNOWN.*?\];"],
     "huggingface/deberta.rs": [r'has_type\("[^)]*\)', r"check_type\([^)]*\)"],

@@ -9,6 +9,7 @@ files that the tests of `shardax_models` read.
 
 import json
 import pathlib
+import re
 import shutil
 import sys
 
@@ -342,6 +343,15 @@ MROPE = {"type": "mrope", "mrope_section": [2, 1, 1]}
 OLDER = {**IMAGES, **TEXT, "hidden_size": 32, "rope_scaling": MROPE, "use_sliding_window": False, "sliding_window": 32, "max_window_layers": 2}
 SMALL_TOWER = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8, "patch_size": 4}
 TOWER = {"depth": 1, "hidden_size": 16, "num_heads": 2}
+TOWER_SIZES = {name: size for name, size in SMALL_TOWER.items() if not name.endswith("_size") or name in SIZES}
+SIGLIP = {"model_type": "siglip_vision_model", **SMALL_TOWER}
+SAM = {"hidden_size": 16, "output_channels": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 64, "patch_size": 16,
+       "mlp_dim": 16, "window_size": 2, "global_attn_indexes": [0]}
+SOUND = {"d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 16}
+GLM = {**TEXT, "rope_scaling": {"type": "default", "mrope_section": [1, 1, 0]}}
+GLM_TOWER = {"depth": 1, "hidden_size": 16, "num_heads": 2, "image_size": 8, "patch_size": 4, "out_hidden_size": 16, "intermediate_size": 16}
+LINEAR = {"layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+          "linear_key_head_dim": 6, "linear_value_head_dim": 5, "head_dim": 16}
 # The fields of `config.json` as published files have them.
 TEXTS = {
     "qwen2_vl": {**OLDER, "tie_word_embeddings": True, "vision_config": {**TOWER, "embed_dim": 16, "hidden_size": 32, "mlp_ratio": 1}},
@@ -405,10 +415,93 @@ TEXTS = {
     "mistral4_images": {"model_type": "mistral3", "image_token_index": 30, "spatial_merge_size": 1,
                  "text_config": {**DECODER, **SMALL_EXPERTS, **LATENT, "model_type": "mistral4", "n_routed_experts": 4, "q_lora_rank": 6},
                  "vision_config": {"model_type": "pixtral", **SMALL_TOWER, "head_dim": 8}},
+    "paligemma": {"image_token_index": 30, "projection_dim": 16, "vision_config": {**SIGLIP, "projection_dim": 16},
+                  "text_config": {**TEXT, "model_type": "gemma2", "head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 6,
+                                  "final_logit_softcapping": 3.0}},
+    "shieldgemma2": {"image_token_index": 30, "mm_tokens_per_image": 4, "vision_config": SIGLIP, "yes_token_index": 5, "no_token_index": 6,
+                     "text_config": {**TEXT, "model_type": "gemma3_text", "head_dim": 8, "sliding_window": 4,
+                                     "layer_types": ["sliding_attention", "full_attention"]}},
+    "janus": {"image_token_id": 30, "text_config": {**TEXT, "model_type": "llama"},
+              "vision_config": {"model_type": "janus_vision_model", **SMALL_TOWER, "projection_dim": 16},
+              "vq_config": {"model_type": "janus_vqgan", "embed_dim": 4, "num_embeddings": 8, "base_channels": 32, "channel_multiplier": [1],
+                            "num_res_blocks": 1, "projection_dim": 16, "image_token_embed_dim": 16}},
+    "deepseek_vl_hybrid": {"image_token_id": 30, "text_config": {**TEXT, "model_type": "llama"}, "vision_config": SIGLIP,
+                           "high_res_vision_config": {"model_type": "sam_vision_model", **SAM}},
+    "hyperclovax_vision_v2": {"image_token_id": 30, "video_token_id": 31,
+                              "text_config": {**TEXT, **GRANITE, "model_type": "hyperclovax", "head_dim": 8},
+                              "vision_config": {"model_type": "qwen2_5_vl_vision", **TOWER, "out_hidden_size": 16, "intermediate_size": 16,
+                                                "fullatt_block_indexes": [0]}},
+    "kimi_k25": {"image_token_id": 30, "projection_hidden_size": 16,
+                 "text_config": {**DECODER, **SMALL_EXPERTS, **GROUPS, **LATENT, "model_type": "kimi_k2", "q_lora_rank": 6, "n_routed_experts": 4,
+                                 "n_group": 2, "topk_group": 1},
+                 "vision_config": {**TOWER_SIZES, "patch_size": 4, "init_pos_emb_height": 4, "init_pos_emb_width": 4}},
+    "lfm3_vl": {"image_token_id": 30, "projector_hidden_size": 16, "downsample_factor": 1,
+                "text_config": {**TEXT, "model_type": "lfm3", "head_dim": 8, "layer_types": ["conv", "full_attention"], "sliding_window": 4},
+                "vision_config": {**TOWER_SIZES, "patch_size": 4, "num_patches": 4}},
+    "minicpmv4_6": {"image_token_id": 30, "video_token_id": 31, "text_config": {**TEXT, **LINEAR, "model_type": "qwen3_5_text"},
+                    "vision_config": SMALL_TOWER},
+    "minicpmv4_7": {"image_token_id": 30, "video_token_id": 31, "text_config": {**TEXT, **LINEAR, "model_type": "qwen3_5_text"},
+                    "vision_config": SMALL_TOWER},
+    "minicpm_ocr": {"image_token_id": 30, "video_token_id": 31, "text_config": {**TEXT, **LINEAR, "model_type": "qwen3_5_text"},
+                    "vision_config": SMALL_TOWER},
+    "pp_chart2table": {"image_token_index": 30, "text_config": {**TEXT, "model_type": "qwen2"}, "vision_config": SAM},
+    "qianfan_ocr": {"image_token_id": 30, "text_config": {**TEXT, "model_type": "qwen3", "head_dim": 8},
+                    "vision_config": {"model_type": "qianfan_ocr_vision", **SMALL_TOWER}},
+    "fuyu": {**DECODER, "hidden_size": 32, "image_size": 8, "patch_size": 2,
+             "text_config": {**DECODER, "hidden_size": 32, "model_type": "persimmon"}},
+    "glm4v": {**IMAGES, "text_config": {**GLM, "model_type": "glm4v_text"}, "vision_config": GLM_TOWER},
+    "glm46v": {**IMAGES, "text_config": {**GLM, "model_type": "glm4v_text", "partial_rotary_factor": 0.5,
+                                           "rope_scaling": {"type": "default", "mrope_section": [1, 0, 0]}},
+               "vision_config": {"model_type": "glm4v_vision", **GLM_TOWER}},
+    "glmga": {**IMAGES, "text_config": {**GLM, "model_type": "glm4v_text"}, "vision_config": {"model_type": "glm4v_vision", **GLM_TOWER}},
+    "glm4v_moe": {**IMAGES, "vision_config": GLM_TOWER,
+                  "text_config": {**GLM, **SMALL_EXPERTS, **GROUPS, "model_type": "glm4v_moe_text", "n_routed_experts": 4, "n_group": 2,
+                                  "topk_group": 1, "rope_scaling": {"type": "default", "mrope_section": [1, 0, 0]}}},
+    "glm_ocr": {**IMAGES, "text_config": {**GLM, "model_type": "glm_ocr_text", "head_dim": 8, "rope_scaling": {**MROPE, "type": "default"}}, "vision_config": GLM_TOWER},
+    "paddleocr_vl": {**IMAGES, "vision_config": SMALL_TOWER, **TEXT, "use_bias": True, "head_dim": 8, "rope_scaling": {**MROPE, "type": "default"}},
+    "granite_docling": {"image_token_id": 30, "text_config": {**TEXT, **GRANITE, "model_type": "granite_docling_text"},
+                        "vision_config": {**SMALL_TOWER, "out_hidden_size": 16, "scale_factor": 2, "deepstack_visual_indexes": [],
+                                          "use_fine_route": False}},
+    "hunyuan_vl": {"image_token_id": 30, **TEXT, "head_dim": 8, "vision_config": SMALL_TOWER,
+                   "rope_scaling": {"type": "xdrope", "alpha": 10.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
+                                    "mscale_all_dim": 1.0, "xdrope_section": [1, 1, 1, 1]}},
+    "cosmos3_omni": {**IMAGES, "text_config": {**TEXT, "model_type": "qwen3_vl_text", "head_dim": 8,
+                                               "rope_scaling": {**MROPE, "mrope_interleaved": True, "type": "default"}},
+                     "vision_config": {**TOWER, "out_hidden_size": 16, "intermediate_size": 16, "deepstack_visual_indexes": [],
+                                       "num_position_embeddings": 16}},
+    "qwen2_5_omni": {"model_type": "qwen2_5_omni_thinker", "image_token_index": 30,
+                     "text_config": {**TEXT, "model_type": "qwen2_5_omni_text", "rope_scaling": {"mrope_section": [1, 1, 0], "type": "default"}},
+                     "vision_config": {**TOWER, "out_hidden_size": 16, "intermediate_size": 16, "fullatt_block_indexes": [0]},
+                     "audio_config": {**SOUND, "output_dim": 16}},
+    "qwen3_omni_moe_thinker": {"text_config": {**TEXT, **SMALL_EXPERTS, "model_type": "qwen3_omni_moe_text", "num_experts": 4, "head_dim": 8,
+                                               "rope_scaling": {**MROPE, "mrope_interleaved": True, "type": "default"}},
+                               "vision_config": {**TOWER, "out_hidden_size": 16, "intermediate_size": 16, "deepstack_visual_indexes": [],
+                                                 "num_position_embeddings": 16},
+                               "audio_config": {**SOUND, "output_dim": 16, "downsample_hidden_size": 4}},
+    "aria": {"image_token_index": 30, "projector_patch_to_query_dict": {"4": 2},
+             "text_config": {**TEXT, "model_type": "aria_text", "intermediate_size": 12, "moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 2},
+             "vision_config": {"model_type": "idefics3_vision", **SMALL_TOWER}},
     "hunyuan_alpha": {**TEXT, "model_type": "hunyuan_v1_dense", "head_dim": 8,
                       "rope_scaling": {"type": "dynamic", "alpha": 10.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
                                        "mscale_all_dim": 1.0}},
 }
+
+
+# The starts of names of arrays for images and sounds.
+IMAGE_ARRAYS = re.compile(r"^(model\.)?(vision|visual|vit\.|image|audio|aligner|projector|connector|vqmodel|generation|merger|mlp_AR|mlp1|high_res|"
+                          r"mm_projector|multi_modal_projector|blocks|patch_embed|pos_embed)")
+
+
+def remove_images(folder):
+    """Removes the arrays of images except for the smallest one of each part, because the decoder ignores them."""
+    path = folder / "model.safetensors"
+    arrays = load_file(path)
+    smallest = {}
+    for name, array in sorted(arrays.items(), key=lambda item: item[1].numel()):
+        if found := IMAGE_ARRAYS.match(name):
+            smallest.setdefault(found.group(), name)
+    kept = {name: array for name, array in arrays.items() if not IMAGE_ARRAYS.match(name) or name in smallest.values()}
+    save_file(kept, path, {"format": "pt"})
 
 
 def texts(names):
@@ -423,11 +516,27 @@ def texts(names):
         (folder / "config.json").write_text(text)
         config = transformers.AutoConfig.from_pretrained(folder)
         config._attn_implementation = "eager"
-        kind = transformers.AutoModelForImageTextToText if "vision_config" in fields else transformers.AutoModelForCausalLM
+        is_wrapper = "vision_config" in fields or "text_config" in fields
+        kind = transformers.AutoModelForImageTextToText if is_wrapper else transformers.AutoModelForCausalLM
         model = kind.from_config(config)
         randomize(model)
         save(name, model, {"input_ids": torch.randint(0, 28, (2, 9))})
         (folder / "config.json").write_text(text)
+        if is_wrapper:
+            remove_images(folder)
+        if name == "shieldgemma2":
+            # The class returns only the logits of two tokens.
+            case = load_file(folder / "case.safetensors")
+            with torch.no_grad():
+                features = model.model(input_ids=case["input_ids"].long()).last_hidden_state
+                logits = features @ model.get_input_embeddings().weight.T
+            save_file({**case, "logits": logits.contiguous()}, folder / "case.safetensors")
+        if name == "qwen2_5_omni":
+            # As a part of the entire model.
+            (folder / "config.json").write_text(json.dumps({"model_type": name, "thinker_config": fields}, indent=2) + "\n")
+            arrays = load_file(folder / "model.safetensors")
+            arrays = {f"thinker.{key}": array for key, array in arrays.items()}
+            save_file({**arrays, "talker.model.norm.weight": torch.ones(2)}, folder / "model.safetensors", {"format": "pt"})
 
 
 ENCODER = {"vocab_size": VOCABULARY, "max_position_embeddings": 12, "pad_token_id": 1, "num_labels": 3}

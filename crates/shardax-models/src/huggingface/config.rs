@@ -155,6 +155,8 @@ const DEFAULTS: &str = include_str!("defaults.json");
 pub(super) fn defaults_of(model_type: &str) -> Option<&'static Map<String, Value>> {
     static PARSED: OnceLock<Map<String, Value>> = OnceLock::new();
     let classes = PARSED.get_or_init(|| serde_json::from_str(DEFAULTS).unwrap_or_default());
+    // transformers has no class for files of this type, which the class of the other type reads.
+    let model_type = if model_type == "kimi_k2" { "deepseek_v3" } else { model_type };
     classes.get(model_type)?.as_object()
 }
 
@@ -539,7 +541,8 @@ fn is_as_if_absent(name: &str, value: &Value) -> bool {
 
 /// Returns `true` if the rotary positions of this model type have sections.
 fn has_sections(model_type: &str) -> bool {
-    model_type.starts_with("qwen") && ["_vl", "_omni", "qwen3_5"].iter().any(|part| model_type.contains(part))
+    let is_qwen = model_type.starts_with("qwen") && ["_omni", "qwen3_5"].iter().any(|part| model_type.contains(part));
+    is_qwen || model_type.contains("_vl") || ["glm4v", "glm_ocr"].iter().any(|start| model_type.starts_with(start))
 }
 
 /// Returns `true` if two values are equal. `1` equals `1.0`.

@@ -285,7 +285,7 @@ impl Pretrained for Decoder {
     }
 
     fn is_part_of(config: &Config) -> bool {
-        config.get("text_config").is_some() || config.get("vision_config").is_some()
+        ["text_config", "vision_config", "thinker_config"].iter().any(|name| config.get(name).is_some())
     }
 
     fn make(architecture: &DecoderConfig, rngs: &mut Rngs) -> Result<Self> {

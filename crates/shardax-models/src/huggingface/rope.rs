@@ -52,7 +52,7 @@ pub(super) fn scaled_rope(
     let mut theta = about.number_or("rope_theta", theta)?;
     let scaling = match (kind.unwrap_or("default"), about.number_opt("alpha")?.filter(|alpha| *alpha != 0.0)) {
         // In Hunyuan's models this name means a base that does not depend on the length.
-        ("dynamic", Some(alpha)) if ["hunyuan_v1_dense", "hunyuan_v1_moe"].iter().any(|kind| model.has_type(kind)) => {
+        ("dynamic" | "xdrope", Some(alpha)) if is_hunyuan(model) => {
             about.skip(&["factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"]);
             theta *= alpha.powf(head_dim as f64 / (head_dim as f64 - 2.0));
             RopeScaling::None
@@ -72,7 +72,7 @@ pub(super) fn scaled_rope(
     };
     if model.has_sections {
         // The positions of a text without images are equal in all of these sections.
-        about.skip(&["mrope_section", "mrope_interleaved"]);
+        about.skip(&["mrope_section", "mrope_interleaved", "xdrope_section"]);
     }
     if model.has_type("ministral3") || model.has_type("mistral4") {
         // A factor of queries, and the length of `yarn`, which it does not need.
@@ -88,6 +88,11 @@ pub(super) fn scaled_rope(
     };
     about.finish()?;
     with_rotated_share(about, Rope::new(theta).scaling(scaling), head_dim, partial)
+}
+
+/// Returns `true` for Hunyuan's models.
+fn is_hunyuan(model: &Fields) -> bool {
+    ["hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl", "hunyuan_vl_text"].iter().any(|kind| model.has_type(kind))
 }
 
 /// Reads the scaling of this kind.

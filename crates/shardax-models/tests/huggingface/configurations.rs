@@ -96,7 +96,7 @@ const WITHOUT_EFFECT: [&str; 34] = [
 ];
 
 /// Fields that change no logits of one class where the other fields have their defaults.
-const WITHOUT_EFFECT_ALONE: [(&str, &str); 53] = [
+const WITHOUT_EFFECT_ALONE: [(&str, &str); 55] = [
     // The base is in another object, and heads of classes are not read.
     ("eurobert", "classifier_pooling"),
     ("laguna", "rope_theta"),
@@ -145,6 +145,7 @@ const WITHOUT_EFFECT_ALONE: [(&str, &str); 53] = [
     // There is one group.
     ("glm4_moe", "topk_group"),
     ("glm4_moe_lite", "topk_group"),
+    ("glm4v_moe_text", "topk_group"),
     ("dots1", "topk_group"),
     ("exaone_moe", "topk_group"),
     ("sarvam_mla", "topk_group"),
@@ -155,6 +156,7 @@ const WITHOUT_EFFECT_ALONE: [(&str, &str); 53] = [
     ("smollm3", "use_sliding_window"),
     ("qwen2_vl_text", "use_sliding_window"),
     ("qwen2_5_vl_text", "use_sliding_window"),
+    ("qwen2_5_omni_text", "use_sliding_window"),
     // The default rotary positions have a base.
     ("apertus", "rope_theta"),
     ("cwm", "rope_theta"),
@@ -195,7 +197,7 @@ fn classes() -> Vec<(String, Map<String, Value>, Map<String, Value>)> {
         if kind == "granitemoehybrid" {
             fields.insert("layer_types".to_owned(), json!([vec!["mamba"; 31], vec!["attention"]].concat()));
         }
-        if kind == "glm4_moe" {
+        if ["glm4_moe", "glm4v_moe_text", "qwen3_omni_moe_text"].contains(&kind.as_str()) {
             // Its default heads do not divide its default features.
             fields.insert("head_dim".to_owned(), 128.into());
         }

@@ -156,13 +156,15 @@ const DECODERS: [&str; 122] = [
 const SCALED_BY_LENGTH: [&str; 2] = ["dynamic", "longrope"];
 
 /// Models of text and images whose text the decoder reads: all folders whose configuration has an object for
-/// images. One folder has the rotary positions of Hunyuan models.
+/// images, for texts or for both. One folder has the rotary positions of Hunyuan models.
 fn texts() -> Vec<String> {
     let entries = std::fs::read_dir(folder("")).expect("the folder of models");
     let names = entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());
+    let objects = ["vision_config", "text_config", "thinker_config"];
     let has_text = |name: &String| {
-        Config::open(folder(name))
-            .is_ok_and(|config| config.get("vision_config").is_some() && Decoder::read(&config).is_ok())
+        Config::open(folder(name)).is_ok_and(|config| {
+            objects.iter().any(|object| config.get(object).is_some()) && Decoder::read(&config).is_ok()
+        })
     };
     let mut names: Vec<String> = names.filter(has_text).chain(["hunyuan_alpha".to_owned()]).collect();
     names.sort();
@@ -171,13 +173,18 @@ fn texts() -> Vec<String> {
     names
 }
 
-/// The text in the names of the models to compare, which `SHARDAX_TEST_MODELS` sets, and the distance in the list between models
-/// that are compared. If the variable is set, the distance is 1.
-fn chosen_models() -> (String, usize) {
+/// The texts in the names of the models to compare, which `SHARDAX_TEST_MODELS` sets (separated by commas), and the distance in
+/// the list between models that are compared. If the variable is set, the distance is 1.
+fn chosen_models() -> (Vec<String>, usize) {
     match std::env::var("SHARDAX_TEST_MODELS") {
-        Ok(only) => (only, 1),
-        Err(_) => (String::new(), quick::one_of(16)),
+        Ok(only) => (only.split(',').map(str::to_owned).collect(), 1),
+        Err(_) => (vec![String::new()], quick::one_of(16)),
     }
+}
+
+/// Returns `true` if a name has one of these texts.
+fn has_any(name: &str, texts: &[String]) -> bool {
+    texts.iter().any(|text| name.contains(text))
 }
 
 fn setup() {
@@ -222,7 +229,7 @@ fn decoders_have_the_logits_of_transformers() -> Result<()> {
     let texts = texts();
     let names = DECODERS.into_iter().chain(texts.iter().map(String::as_str)).chain(SCALED_BY_LENGTH);
     let (only, every) = chosen_models();
-    for (i, name) in names.enumerate().filter(|(_, name)| name.contains(&only)).step_by(every.div_ceil(2)) {
+    for (i, name) in names.enumerate().filter(|(_, name)| has_any(name, &only)).step_by(every.div_ceil(2)) {
         let (case, model) = (case(name)?, Decoder::from_pretrained(folder(name))?);
         let (tokens, want) = (case("input_ids")?, case("logits")?);
         alike(name, &forward.call((&model, &tokens))?, &want)?;
@@ -242,7 +249,7 @@ fn decoders_have_the_logits_of_transformers() -> Result<()> {
 fn decoders_write_the_tokens_of_transformers() -> Result<()> {
     setup();
     let (only, every) = chosen_models();
-    for name in DECODERS.into_iter().filter(|name| name.contains(&only)).skip(every.min(2) - 1).step_by(every) {
+    for name in DECODERS.into_iter().filter(|name| has_any(name, &only)).skip(every.min(2) - 1).step_by(every) {
         let (case, model) = (case(name)?, Decoder::from_pretrained(folder(name))?);
         let lengths = case("lengths")?.to_vec::<i32>()?;
         let prompts: Vec<Vec<i32>> = rows(&case("prompts")?)?

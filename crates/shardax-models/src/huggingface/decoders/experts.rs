@@ -17,7 +17,8 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         "exaone_moe" => exaone(fields),
         "hunyuan_v1_moe" => hunyuan(fields),
         "gpt_oss" => gpt_oss(fields),
-        "glm4_moe" | "dots1" | "solar_open" | "sarvam_moe" => glm4(fields, kind),
+        "glm4_moe" | "glm4v_moe_text" | "dots1" | "solar_open" | "sarvam_moe" => glm4(fields, kind),
+        "aria_text" => aria(fields),
         "minimax_m2" => minimax(fields),
         "llama4_text" => llama4(fields),
         "ernie4_5_moe" => ernie(fields),
@@ -80,14 +81,35 @@ fn with_transposed_experts(keys: KeyMap, layer: &str, [count, hidden, features]:
         .in_shape(&down, Layout::Same, [count, features, hidden], Layout::Transposed)
 }
 
-/// Returns the names of experts whose gates and first layers are the two halves of one array.
-fn joined_expert_keys(layer: &str, router: &str) -> KeyMap {
-    let joined = format!("{layer}.experts.gate_up_proj[#]");
+/// Returns the names of experts whose gates and first layers are the two halves of one array. The arguments are the names of
+/// this array and of the array of the last layers.
+fn joined_expert_keys(layer: &str, router: &str, [joined, down]: [&str; 2]) -> KeyMap {
+    let joined = format!("{layer}.experts.{joined}[#]");
     KeyMap::new()
         .linear(ROUTER, &format!("{layer}.{router}"))
         .array(format!("{EXPERTS}.gate.kernel"), joined.as_str(), Layout::Part { index: 0, of: 2 })
         .array(format!("{EXPERTS}.up.kernel"), joined.as_str(), Layout::Part { index: 1, of: 2 })
-        .array(format!("{EXPERTS}.down.kernel"), format!("{layer}.experts.down_proj[#]"), Layout::Same)
+        .array(format!("{EXPERTS}.down.kernel"), format!("{layer}.experts.{down}[#]"), Layout::Same)
+}
+
+/// Reads Aria's mixture of experts, which has Llama's attention.
+fn aria(fields: &Fields) -> Read {
+    let sized = llama_sizes(fields)?;
+    let (count, hidden) = (fields.size("moe_num_experts")?, sized.hidden);
+    let mut config = DecoderConfig {
+        experts: Some(ExpertsConfig {
+            per_token: fields.size("moe_topk")?,
+            shared_hidden: Some(hidden.saturating_mul(fields.size("moe_num_shared_experts")?)),
+            capacity_factor: None,
+            ..ExpertsConfig::new(count, hidden)
+        }),
+        biases: Biases { mlp: fields.flag("mlp_bias")?, ..attention_biases(fields)? },
+        ..sized
+    };
+    rotary(&mut config, fields, None)?;
+    let layer = "model.layers.*.mlp";
+    let keys = joined_expert_keys(layer, "router", ["fc1.weight", "fc2.weight"]);
+    Ok((config, keys.and(shared_keys(&format!("{layer}.shared_experts"))).and(llama_keys())))
 }
 
 fn mixtral(fields: &Fields) -> Read {
@@ -164,7 +186,7 @@ fn qwen(fields: &Fields, kind: &str) -> Read {
     if kind == "qwen3_vl_moe_text" {
         // The class normalizes all weights.
         fields.skip(&["norm_topk_prob"]);
-        let keys = joined_expert_keys("model.layers.*.mlp", "gate").and(llama_keys());
+        let keys = joined_expert_keys("model.layers.*.mlp", "gate", ["gate_up_proj", "down_proj"]).and(llama_keys());
         return Ok((
             config.clone(),
             with_transposed_experts(keys, "model.layers.*.mlp", [count, hidden, config.features]),
@@ -297,7 +319,7 @@ fn llama4(fields: &Fields) -> Read {
     rotary(&mut config, fields, None)?;
     super::llama::interleave(&mut config);
     fields.skip(&["for_llm_compression"]);
-    let keys = joined_expert_keys("model.layers.*.feed_forward", "router")
+    let keys = joined_expert_keys("model.layers.*.feed_forward", "router", ["gate_up_proj", "down_proj"])
         .and(shared_keys(&of_layer("feed_forward.shared_expert")))
         .linear("blocks[*].mlp.gate", &of_layer("feed_forward.gate_proj"))
         .linear("blocks[*].mlp.up", &of_layer("feed_forward.up_proj"))
@@ -446,7 +468,7 @@ fn glm4(fields: &Fields, kind: &str) -> Read {
         config.windows = windows(fields, config.layers, window, |layer| layer as f64 >= first_layer)?;
     }
     let share = match kind {
-        "glm4_moe" => Some(0.5),
+        "glm4_moe" | "glm4v_moe_text" => Some(0.5),
         "sarvam_moe" | "solar_open" => Some(1.0),
         _ => None,
     };

@@ -36,12 +36,18 @@ fn phi3(fields: &Fields) -> Read {
 }
 
 fn glm(fields: &Fields, kind: &str) -> Read {
+    let is_of_images = matches!(kind, "glm4v_text" | "glm_ocr_text");
+    let has_biases = if is_of_images { kind == "glm4v_text" } else { fields.flag("attention_bias")? };
     let mut config = DecoderConfig {
-        biases: Biases { qkv: fields.flag("attention_bias")?, ..Biases::NONE },
-        post_norms: kind == "glm4",
+        biases: Biases { qkv: has_biases, ..Biases::NONE },
+        post_norms: kind != "glm",
         ..llama_sizes(fields)?
     };
-    rotary(&mut config, fields, Some(0.5))?;
+    if kind == "glm4v_text" && config.heads.checked_mul(config.head_dim) != Some(config.features) {
+        // The class computes the frequencies for this size, but divides the features by the heads.
+        return Err(fields.error(format!("`head_dim` is {}, which is not the size of a head", config.head_dim)));
+    }
+    rotary(&mut config, fields, Some(if is_of_images { 1.0 } else { 0.5 }))?;
     interleave(&mut config);
     let keys = fused_mlp(config.hidden)
         .scale("blocks[*].post_attention_norm.0", "model.layers.*.post_self_attn_layernorm")

@@ -10,7 +10,8 @@ use crate::{Activation, AttentionGate, ConvConfig};
 /// Reads the models that have Llama's blocks.
 pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     let mut config = if kind == "exaone" { exaone_sizes(fields)? } else { llama_sizes(fields)? };
-    if kind == "hunyuan_v1_dense" {
+    let is_hunyuan = matches!(kind, "hunyuan_v1_dense" | "hunyuan_vl_text");
+    if is_hunyuan {
         // Fields of early versions of the model's code, which the class ignores.
         fields.skip(&["attention_head_dim", "cla_share_factor", "class_num", "dense_list", "org_vocab_size"]);
     }
@@ -20,18 +21,18 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         "internlm3" => internlm_biases(fields)?,
         "helium" => Biases { out: false, ..biases(fields)? },
         "seed_oss" => Biases { out: fields.flag("attention_out_bias")?, ..biases(fields)? },
-        "qwen3" | "hunyuan_v1_dense" => attention_biases(fields)?,
-        "ernie4_5" => {
+        "qwen3" | "hunyuan_v1_dense" | "hunyuan_vl_text" => attention_biases(fields)?,
+        "ernie4_5" | "paddleocr_vl_text" => {
             let has_bias = fields.flag("use_bias")?;
             Biases { qkv: has_bias, out: has_bias, mlp: has_bias, head: false }
         }
         "qwen3_vl_text" => attention_biases(fields)?,
-        "qwen2" | "qwen2_vl_text" | "qwen2_5_vl_text" => Biases { qkv: true, ..Biases::NONE },
+        "qwen2" | "qwen2_vl_text" | "qwen2_5_vl_text" | "qwen2_5_omni_text" => Biases { qkv: true, ..Biases::NONE },
         _ => Biases::NONE,
     };
-    if matches!(kind, "qwen3" | "qwen3_vl_text" | "hunyuan_v1_dense") {
+    if is_hunyuan || matches!(kind, "qwen3" | "qwen3_vl_text") {
         config.qk_norm = QkNorm::Head;
-        config.qk_norm_after_rope = kind == "hunyuan_v1_dense";
+        config.qk_norm_after_rope = is_hunyuan;
     }
     // Arcee's MLP has no gate.
     config.gated = kind != "arcee";
@@ -48,11 +49,13 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
             let window = fields.size_opt("sliding_window")?;
             windows(fields, config.layers, window, |layer| !layer.is_multiple_of(4))?
         }
-        "qwen2" | "qwen3" | "qwen2_vl_text" | "qwen2_5_vl_text" => qwen_windows(fields, config.layers)?,
+        "qwen2" | "qwen3" | "qwen2_vl_text" | "qwen2_5_vl_text" | "qwen2_5_omni_text" => {
+            qwen_windows(fields, config.layers)?
+        }
         _ => windows(fields, config.layers, None, |_| false)?,
     };
     let keys = match kind {
-        "hunyuan_v1_dense" => KeyMap::new()
+        _ if is_hunyuan => KeyMap::new()
             .scale("blocks[*].attention.query_norm", "model.layers.*.self_attn.query_layernorm")
             .scale("blocks[*].attention.key_norm", "model.layers.*.self_attn.key_layernorm"),
         "exaone" => exaone_keys(),
@@ -111,7 +114,7 @@ fn exaone_keys() -> KeyMap {
 /// Reads models that use Llama's names for different blocks.
 pub(super) fn read_variant(fields: &Fields, kind: &str) -> Read {
     match kind {
-        "granite" | "hyperclovax" => granite(fields, kind),
+        "granite" | "granite_docling_text" | "hyperclovax" => granite(fields, kind),
         "nemotron" | "jais2" => nemotron(fields, kind),
         "exaone4" => exaone4(fields),
         "apertus" => apertus(fields),
@@ -160,7 +163,7 @@ fn factor<'a>(fields: &Fields<'a>, name: &'a str) -> Result<Option<f64>> {
 fn granite(fields: &Fields, kind: &str) -> Read {
     let mut config = DecoderConfig { biases: biases(fields)?, ..llama_sizes(fields)? };
     rotary(&mut config, fields, None)?;
-    if kind == "granite" {
+    if kind != "hyperclovax" {
         granite_factors(&mut config, fields)?;
         return Ok((config, llama_keys()));
     }

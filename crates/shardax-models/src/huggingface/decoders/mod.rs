@@ -11,9 +11,11 @@ mod linear;
 mod llama;
 mod state_space;
 mod windowed;
+mod wrapper;
 
 use shardax::error::Result;
 
+use self::wrapper::WRAPPERS;
 use super::config::Fields;
 use super::rope::{rope, rope_named};
 use super::{KeyMap, Layout};
@@ -25,7 +27,8 @@ type Read = Result<(DecoderConfig, KeyMap)>;
 /// The families: their model types, and the function that reads their configurations.
 const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["llama", "mistral", "qwen2", "qwen3", "arcee", "seed_oss", "helium", "ernie4_5"], llama::read),
-    (&["qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text"], llama::read),
+    (&["qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen2_5_omni_text"], llama::read),
+    (&["paddleocr_vl_text", "hunyuan_vl_text"], llama::read),
     (&["internlm3", "iquestcoder", "ministral", "cwm", "hunyuan_v1_dense", "exaone"], llama::read),
     (
         &["granite", "smollm3", "olmo", "olmo2", "olmo3", "cohere", "cohere2", "stablelm", "starcoder2"],
@@ -33,13 +36,13 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     ),
     (&["ministral3"], llama::read),
     (&["nanochat"], llama::nanochat),
-    (&["nemotron", "jais2", "exaone4", "hyperclovax", "apertus", "lfm2"], llama::read_variant),
+    (&["nemotron", "jais2", "exaone4", "hyperclovax", "granite_docling_text", "apertus", "lfm2"], llama::read_variant),
     (&["gemma", "gemma2", "gemma3_text", "vaultgemma"], gemma::read),
     (&["gemma3n_text", "gemma4_text"], layered::read),
     (&["lfm3"], llama::lfm3),
     (&["eurobert"], llama::eurobert),
     (&["laguna"], windowed::laguna),
-    (&["phi3", "glm", "glm4"], fused::read),
+    (&["phi3", "glm", "glm4", "glm4v_text", "glm_ocr_text"], fused::read),
     (&["granite_swa", "granitemoe_swa"], windowed::granite),
     (&["modernbert-decoder"], windowed::modern_bert),
     (&["mellum", "flint", "afmoe", "hy_v3"], windowed::experts),
@@ -68,46 +71,22 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "granitemoe", "gpt_oss"], experts::read),
     (&["dots1", "minimax_m2", "flex_olmo", "granitemoeshared", "ernie4_5_moe"], experts::read),
     (&["exaone_moe", "hunyuan_v1_moe", "solar_open", "sarvam_moe", "llama4_text"], experts::read),
-    (&["qwen3_vl_moe_text", "lfm2_moe"], experts::read),
+    (&["qwen3_vl_moe_text", "lfm2_moe", "qwen3_omni_moe_text", "glm4v_moe_text", "aria_text"], experts::read),
     (&["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"], linear::qwen),
     (
-        &["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu", "sarvam_mla", "minicpm3", "axk1", "mistral4"],
+        &[
+            "deepseek_v2",
+            "deepseek_v3",
+            "kimi_k2",
+            "glm4_moe_lite",
+            "youtu",
+            "sarvam_mla",
+            "minicpm3",
+            "axk1",
+            "mistral4",
+        ],
         latent::read,
     ),
-];
-
-/// Models of text and images. Only the text is read: the object `text_config` describes a decoder.
-const WRAPPERS: [&str; 30] = [
-    "gemma3",
-    "gemma3n",
-    "gemma4",
-    "mistral3",
-    "llava",
-    "qwen2_vl",
-    "qwen2_5_vl",
-    "qwen3_vl",
-    "llava_next",
-    "llava_onevision",
-    "internvl",
-    "aya_vision",
-    "smolvlm",
-    "idefics3",
-    "qwen3_5",
-    "qwen3_5_moe",
-    "qwen3_vl_moe",
-    "llama4",
-    "cohere2_vision",
-    "lfm2_vl",
-    "llava_next_video",
-    "vipllava",
-    "exaone4_5",
-    "lighton_ocr",
-    "got_ocr2",
-    "idefics2",
-    "video_llava",
-    "ovis2",
-    "video_llama_3",
-    "deepseek_vl",
 ];
 
 /// Returns `true` if models of this type are supported.
@@ -118,100 +97,21 @@ pub(super) fn is_known(kind: &str) -> bool {
 /// Reads the architecture of a decoder and the names of its arrays.
 pub(super) fn read(fields: &Fields) -> Read {
     let kind = fields.text("model_type")?;
-    if WRAPPERS.contains(&kind) {
-        return wrapped(fields, kind);
+    match kind {
+        "qwen2_5_omni" | "qwen3_omni_moe" => wrapper::read_thinker(fields, kind),
+        _ if WRAPPERS.contains(&kind) => wrapper::read(fields, kind),
+        _ => read_kind(fields, kind),
     }
-    read_kind(fields, kind)
 }
 
 fn read_kind(fields: &Fields, kind: &str) -> Read {
     match FAMILIES.iter().find(|(kinds, _)| kinds.contains(&kind)) {
         Some((_, read)) => read(fields, kind),
         None => {
-            let known: Vec<&str> = FAMILIES.iter().flat_map(|(kinds, _)| *kinds).copied().chain(WRAPPERS).collect();
+            let known: Vec<&str> = FAMILIES.iter().flat_map(|(kinds, _)| *kinds).chain(WRAPPERS).copied().collect();
             Err(fields.error(format!("the model_type {kind:?} is not one of {}", known.join(", "))))
         }
     }
-}
-
-/// Reads the decoder of a model of text and images.
-fn wrapped(fields: &Fields, kind: &str) -> Read {
-    let text = match (fields.object_opt("text_config")?, kind) {
-        (Some(_), kind) if kind.starts_with("qwen") => fields.model("text_config", &format!("{kind}_text"))?,
-        (Some(text), _) => text,
-        // Older files have the fields of the decoder next to the object for images.
-        (None, "qwen2_vl" | "qwen2_5_vl") => {
-            let text = fields.with_defaults_of(&format!("{kind}_text"));
-            text.skip(&["vision_config"]);
-            fields.skip_all();
-            text
-        }
-        (None, _) => return Err(fields.error("missing field `text_config`")),
-    };
-    skip_images(fields);
-    let kind = if kind.starts_with("qwen") { format!("{kind}_text") } else { text.text("model_type")?.to_owned() };
-    text.skip(&["model_type"]);
-    let (mut config, keys) = read_kind(&text, &kind)?;
-    // The decoder of Qwen3-VL with experts has another default than the entire model.
-    if fields.has("tie_word_embeddings") || kind == "qwen3_vl_moe_text" {
-        config.tie_embeddings = fields.flag("tie_word_embeddings")?;
-    }
-    if !kind.starts_with("gemma") && !kind.starts_with("qwen") {
-        // The classes of these models compute logits without the factors of the decoder's class.
-        (config.logits_scale, config.logits_soft_cap) = (None, None);
-    }
-    text.finish()?;
-    Ok((config, keys_without_images(keys)))
-}
-
-/// Marks the fields as read that describe images, their embeddings and the layers for them.
-fn skip_images(fields: &Fields) {
-    fields.skip(&["vision_config", "mm_tokens_per_image", "projector_hidden_act", "multimodal_projector_bias"]);
-    fields.skip(&["spatial_merge_size", "vision_feature_layer", "vision_feature_select_strategy", "image_seq_length"]);
-    // The sizes and the order of image patches.
-    fields.skip(&["image_grid_pinpoints", "vision_aspect_ratio", "use_image_newline_parameter", "downsample_ratio"]);
-    fields.skip(&["downsample_factor", "adapter_layer_norm_eps", "scale_factor", "projector_hidden_size"]);
-    fields.skip(&[
-        "alignment_intermediate_size",
-        "projector_bias",
-        "projector_layernorm_eps",
-        "projector_use_layernorm",
-    ]);
-    // The sizes of image embeddings, and the tokens that mark images.
-    fields.skip(&["perceiver_config", "visual_indicator_token_ids", "hidden_size", "vocab_size"]);
-    fields.skip(&["audio_config", "audio_soft_tokens_per_image", "vision_soft_tokens_per_image"]);
-    fields.skip(&["spatial_pool_mode", "spatial_pool_stride", "video_seq_length", "vision_feature_layers"]);
-}
-
-/// Adds the names that the decoder's arrays have in files of models of text and images. The other arrays are ignored.
-fn keys_without_images(keys: KeyMap) -> KeyMap {
-    let keys = keys
-        // Most classes use the token table as the last layer, unless the files have a separate layer.
-        .absent("lm_head.weight", "model.embed_tokens.weight", Layout::Transposed)
-        .prefix_alias("model.", "language_model.model.")
-        .prefix_alias("model.", "model.language_model.")
-        .prefix_alias("model.", "model.text_model.")
-        .prefix_alias("lm_head.", "language_model.lm_head.");
-    let parts = [
-        "audio_tower",
-        "embed_audio",
-        "embed_vision",
-        "image_tower",
-        "video_tower",
-        "visual_embeddings_table",
-        "projector",
-        "aligner",
-        "vision_tower",
-        "multi_modal_projector",
-        "vision_model",
-        "visual",
-        "connector",
-        "vision_encoder",
-        "vision_projection",
-    ];
-    let keys =
-        parts.iter().fold(keys, |keys, part| keys.ignore(&format!("{part}.**")).ignore(&format!("model.{part}.**")));
-    keys.ignore("image_newline").ignore("model.image_newline")
 }
 
 /// Reads the sizes whose field names most decoders share.

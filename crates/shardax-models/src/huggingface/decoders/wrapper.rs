@@ -1,0 +1,226 @@
+//! Models of text and images or sound, of which only the decoder of texts is read.
+
+use super::*;
+
+/// The types of these models. Their object `text_config` describes a decoder.
+pub(super) const WRAPPERS: &[&str] = &[
+    "aria",
+    "aya_vision",
+    "cohere2_vision",
+    "cosmos3_omni",
+    "deepseek_vl",
+    "deepseek_vl_hybrid",
+    "exaone4_5",
+    "fuyu",
+    "gemma3",
+    "gemma3n",
+    "gemma4",
+    "glm46v",
+    "glm4v",
+    "glm4v_moe",
+    "glm_ocr",
+    "glmga",
+    "got_ocr2",
+    "granite_docling",
+    "hunyuan_vl",
+    "hyperclovax_vision_v2",
+    "idefics2",
+    "idefics3",
+    "internvl",
+    "janus",
+    "kimi_k25",
+    "lfm2_vl",
+    "lfm3_vl",
+    "lighton_ocr",
+    "llama4",
+    "llava",
+    "llava_next",
+    "llava_next_video",
+    "llava_onevision",
+    "minicpm_ocr",
+    "minicpmv4_6",
+    "minicpmv4_7",
+    "mistral3",
+    "ovis2",
+    "paddleocr_vl",
+    "paligemma",
+    "pp_chart2table",
+    "qianfan_ocr",
+    "qwen2_5_omni",
+    "qwen2_5_omni_thinker",
+    "qwen2_5_vl",
+    "qwen2_vl",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_omni_moe",
+    "qwen3_omni_moe_thinker",
+    "qwen3_vl",
+    "qwen3_vl_moe",
+    "shieldgemma2",
+    "smolvlm",
+    "video_llama_3",
+    "video_llava",
+    "vipllava",
+];
+
+/// The types whose logits have the factor and the bound of the decoder's class. The classes of the other types compute
+/// logits without both.
+const WITH_FACTORS: [&str; 5] = ["gemma3n", "gemma4", "granite_docling", "hyperclovax_vision_v2", "paligemma"];
+
+/// Reads the decoder of a model of text and images.
+pub(super) fn read(fields: &Fields, kind: &str) -> Read {
+    let default_type = format!("{}_text", kind.strip_suffix("_thinker").unwrap_or(kind));
+    // The types of all Qwen models follow from the type of the entire model.
+    let is_fixed = kind.starts_with("qwen") || kind == "cosmos3_omni";
+    let default_type = if kind == "cosmos3_omni" { "qwen3_vl_text".to_owned() } else { default_type };
+    let text = match (fields.object_opt("text_config")?, kind) {
+        (Some(text), _) if is_fixed || !text.has("model_type") => fields.model("text_config", &default_type)?,
+        (Some(text), _) => text,
+        // Older files have the fields of the decoder next to the object for images.
+        (None, "qwen2_vl" | "qwen2_5_vl" | "paddleocr_vl" | "hunyuan_vl") => {
+            let text = fields.with_defaults_of(&default_type);
+            skip_images(&text);
+            fields.skip_all();
+            text
+        }
+        (None, _) => return Err(fields.error("missing field `text_config`")),
+    };
+    skip_images(fields);
+    if kind == "fuyu" {
+        // The sizes of the decoder, which its own object repeats.
+        fields.skip_all();
+    }
+    let text_type = match text.text_opt("model_type")? {
+        Some(text_type) if !is_fixed && text_type != kind => text_type,
+        _ => &default_type,
+    };
+    let (mut config, keys) = read_kind(&text, text_type)?;
+    // The decoders of these types have another default than the entire model.
+    if fields.has("tie_word_embeddings") || kind == "qwen3_vl_moe" || kind.ends_with("_thinker") {
+        config.tie_embeddings = fields.flag("tie_word_embeddings")?;
+    }
+    if !WITH_FACTORS.contains(&kind) {
+        (config.logits_scale, config.logits_soft_cap) = (None, None);
+    }
+    text.finish()?;
+    Ok((config, keys_without_images(keys, kind)))
+}
+
+/// Reads the decoder of a model that hears, sees and speaks. The decoder writes the text that another decoder speaks.
+pub(super) fn read_thinker(fields: &Fields, kind: &str) -> Read {
+    let thinker_type = format!("{kind}_thinker");
+    let thinker = fields.model("thinker_config", &thinker_type)?;
+    let (config, keys) = read(&thinker, &thinker_type)?;
+    thinker.finish()?;
+    fields.skip(&["talker_config", "token2wav_config", "code2wav_config", "enable_audio_output", "enable_talker"]);
+    let keys = keys.prefix("thinker.");
+    Ok((config, ["talker.**", "token2wav.**", "code2wav.**"].into_iter().fold(keys, |keys, part| keys.ignore(part))))
+}
+
+/// The starts of names of fields that describe images and sounds, and their embeddings.
+const IMAGE_FIELDS: [&str; 25] = [
+    "adapter_",
+    "alignment_",
+    "audio_",
+    "density_router_",
+    "downsample_",
+    "image_",
+    "im_",
+    "insert_layer_id",
+    "merge",
+    "mm_",
+    "multimodal_",
+    "newline_id",
+    "perceiver_",
+    "position_id_per_seconds",
+    "projection_",
+    "projector_",
+    "scale_factor",
+    "seconds_per_chunk",
+    "slice_",
+    "spatial_",
+    "use_image_newline_parameter",
+    "video_",
+    "vision_",
+    "visual_",
+    "vq_config",
+];
+
+/// Marks the fields as read that describe images and sounds, their embeddings and the layers for them.
+fn skip_images<'a>(fields: &Fields<'a>) {
+    let is_of_images = |name: &str| IMAGE_FIELDS.iter().any(|start| name.starts_with(start));
+    let names: Vec<&'a str> =
+        fields.entries().map(|(name, _)| name.as_str()).filter(|name| is_of_images(name)).collect();
+    fields.skip(&names);
+    // The sizes of image embeddings, and other parts.
+    fields.skip(&["hidden_size", "vocab_size", "high_res_vision_config", "drop_vision_last_layer", "image_size"]);
+}
+
+/// The starts of names of arrays for images and sounds.
+const IMAGE_PARTS: [&str; 31] = [
+    "aligner.",
+    "audio_tower.",
+    "connector.",
+    "embed_audio.",
+    "embed_vision.",
+    "generation_aligner.",
+    "generation_embeddings.",
+    "generation_head.",
+    "high_res_vision_alpha",
+    "high_res_vision_model.",
+    "high_res_vision_neck.",
+    "high_res_vision_proj.",
+    "image_newline",
+    "image_tower.",
+    "merger.",
+    "mlp1.",
+    "mlp_AR.",
+    "mm_projector.",
+    "multi_modal_projector.",
+    "projector.",
+    "video_tower.",
+    "vision_embed_tokens.",
+    "vision_encoder.",
+    "vision_model.",
+    "vision_projection.",
+    "vision_projector.",
+    "vision_tower.",
+    "visual.",
+    "visual_embeddings_table.",
+    "vit.",
+    "vqmodel.",
+];
+
+/// Adds the names that the decoder's arrays have in files of models of text and images. The other arrays are ignored.
+fn keys_without_images(keys: KeyMap, kind: &str) -> KeyMap {
+    let keys = keys
+        // Most classes use the token table as the last layer, unless the files have a separate layer.
+        .absent("lm_head.weight", "model.embed_tokens.weight", Layout::Transposed)
+        .prefix_alias("model.", "language_model.model.")
+        .prefix_alias("model.", "model.language_model.")
+        .prefix_alias("model.", "model.language_model.model.")
+        .prefix_alias("model.", "model.text_model.")
+        .prefix_alias("lm_head.", "language_model.lm_head.")
+        // Names that transformers writes although published files have the usual ones.
+        .prefix_alias("model.layers.", "language_model.model.blocks.")
+        .prefix_alias("model.layers.", "language_model.model.encoder.layers.");
+    let keys = IMAGE_PARTS
+        .iter()
+        .fold(keys, |keys, part| keys.ignore(&format!("{part}**")).ignore(&format!("model.{part}**")));
+    if kind == "cosmos3_omni" { cosmos_keys(keys) } else { keys }
+}
+
+/// Adds the names of Cosmos 3, in which the arrays of the decoder and of the vision tower have no prefix.
+fn cosmos_keys(keys: KeyMap) -> KeyMap {
+    let layers = [("q_proj", "to_q"), ("k_proj", "to_k"), ("v_proj", "to_v"), ("o_proj", "to_out")]
+        .map(|names| (names, Layout::Transposed));
+    let norms = [("q_norm", "norm_q"), ("k_norm", "norm_k")].map(|names| (names, Layout::Same));
+    let keys = layers.into_iter().chain(norms).fold(keys, |keys, ((name, other), layout)| {
+        let [name, other] =
+            [format!("{}.{name}.weight", of_layer("self_attn")), format!("layers.*.self_attn.{other}.weight")];
+        keys.absent(&name, &other, layout)
+    });
+    ["blocks.", "patch_embed.", "pos_embed.", "deepstack_merger_list."]
+        .iter()
+        .fold(keys.prefix_alias("model.", ""), |keys, part| keys.ignore(&format!("{part}**")))
+}
