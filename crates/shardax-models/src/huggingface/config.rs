@@ -221,7 +221,7 @@ impl Config {
 
     /// Returns the fields. You must read each of them, unless it has no effect.
     pub(crate) fn fields(&self) -> Fields<'_> {
-        Fields::new(&self.name, "", &self.fields)
+        Fields::new(&self.name, String::new(), &self.fields)
     }
 
     /// Sets a flag.
@@ -239,9 +239,25 @@ impl Config {
     /// assert!(Decoder::read(&config.without("sliding_window")).is_ok());
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// The name of a field of an object contains the name of the object, for example `text_config.sliding_window`.
     pub fn without(mut self, name: &str) -> Config {
-        self.fields.remove(name);
+        remove(&mut self.fields, name);
         self
+    }
+}
+
+/// Removes a field. The name of a field of an object starts with the name of the object and a dot.
+fn remove(fields: &mut Map<String, Value>, name: &str) {
+    match name.split_once('.').filter(|_| !fields.contains_key(name)) {
+        Some((object, name)) => {
+            if let Some(object) = fields.get_mut(object).and_then(Value::as_object_mut) {
+                remove(object, name);
+            }
+        }
+        None => {
+            fields.remove(name);
+        }
     }
 }
 
@@ -286,8 +302,8 @@ fn without_infinity(text: &[u8]) -> Option<Map<String, Value>> {
 /// The fields of an object. It records which fields were read, so that `finish` can reject the others.
 pub(crate) struct Fields<'a> {
     file: &'a str,
-    /// The name of the object inside the file; empty for the file itself.
-    of: &'a str,
+    /// The name of the object inside the file, with the names of the objects that contain it; empty for the file itself.
+    of: String,
     map: &'a Map<String, Value>,
     /// The defaults of the model's class, if the object is the configuration of a model.
     defaults: Option<&'static Map<String, Value>>,
@@ -298,7 +314,7 @@ pub(crate) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    fn new(file: &'a str, of: &'a str, map: &'a Map<String, Value>) -> Self {
+    fn new(file: &'a str, of: String, map: &'a Map<String, Value>) -> Self {
         let model_type = map.get("model_type").and_then(Value::as_str);
         let is_model = of.is_empty() || model_type.is_some();
         let defaults = model_type.and_then(defaults_of);
@@ -415,7 +431,7 @@ impl<'a> Fields<'a> {
     /// Reads the object with this name. You must call `finish` on the result too.
     pub fn object_opt(&self, name: &'a str) -> Result<Option<Fields<'a>>> {
         let map = self.typed(name, "an object", Value::as_object)?;
-        Ok(map.map(|map| Fields::new(self.file, name, map)))
+        Ok(map.map(|map| Fields::new(self.file, self.path_of(name), map)))
     }
 
     /// Reads the configuration of a part of a model. If the object is missing, all fields have the defaults of the
@@ -428,7 +444,7 @@ impl<'a> Fields<'a> {
             defaults: defaults_of(model_type),
             is_model: true,
             has_sections: has_sections(model_type),
-            ..Fields::new(self.file, name, map)
+            ..Fields::new(self.file, self.path_of(name), map)
         };
         fields.skip(&["model_type"]);
         Ok(fields)
@@ -437,12 +453,17 @@ impl<'a> Fields<'a> {
     /// Returns these fields with the defaults of another class.
     pub fn with_defaults_of(&self, model_type: &str) -> Fields<'a> {
         let has_sections = has_sections(model_type);
-        Fields { defaults: defaults_of(model_type), has_sections, ..Fields::new(self.file, self.of, self.map) }
+        Fields { defaults: defaults_of(model_type), has_sections, ..Fields::new(self.file, self.of.clone(), self.map) }
     }
 
     /// Returns all entries.
     pub fn entries(&self) -> impl Iterator<Item = (&'a String, &'a Value)> {
         self.map.iter()
+    }
+
+    /// Returns the name of a field with the names of the objects that contain it.
+    fn path_of(&self, name: &str) -> String {
+        if self.of.is_empty() { name.to_owned() } else { format!("{}.{name}", self.of) }
     }
 
     /// Marks all fields as read.
@@ -500,6 +521,7 @@ impl<'a> Fields<'a> {
             None => Ok(()),
             Some((name, value)) => {
                 let message = format!("field `{name}` is {}, which this model does not have", shown(value));
+                let name = self.path_of(name);
                 Err(self.error(message).help(format!(
                     "if it has no effect here, load without it: `LoadOptions::new().ignore_field({name:?})`, or \
                      `Config::open(folder)?.without({name:?})`"

@@ -90,10 +90,16 @@ impl LoadOptions {
         self
     }
 
-    /// Ignores a field of `config.json` that would be rejected. Only ignore fields that have no effect in this checkpoint.
+    /// Ignores a field of `config.json` that would be rejected. Only ignore fields that have no effect in this checkpoint. The
+    /// name of a field of an object contains the name of the object, for example `text_config.sliding_window`.
     pub fn ignore_field(mut self, name: &str) -> Self {
         self.ignored.push(name.to_owned());
         self
+    }
+
+    /// Opens the configuration of a folder, without the ignored fields.
+    fn config(&self, folder: &Path) -> Result<Config> {
+        Ok(self.ignored.iter().fold(Config::open(folder)?, |config, name| config.without(name)))
     }
 
     /// Sets the rules that shard arrays. Models name their dimensions `vocab`, `embed`, `heads`, `mlp` and `expert`, the rows of
@@ -171,7 +177,7 @@ pub trait Pretrained: Module {
 
 /// Loads a model from a folder. Initial weights are never computed.
 fn pretrained<M: Pretrained>(folder: &Path, options: &LoadOptions) -> Result<M> {
-    let config = options.ignored.iter().fold(Config::open(folder)?, |config, name| config.without(name));
+    let config = options.config(folder)?;
     let (architecture, keys) = M::read(&config)?;
     filled::<M>(folder, &config, (architecture, &keys), options)
 }
@@ -195,7 +201,7 @@ pub(crate) fn read_each<M: Pretrained, T>(
     options: &LoadOptions,
     read: impl Fn(&Place<'_>) -> Result<T>,
 ) -> Result<(Vec<T>, TreeDef)> {
-    let config = Config::open(folder)?;
+    let config = options.config(folder)?;
     let (architecture, keys) = M::read(&config)?;
     let weights = opened(folder, &config)?;
     bounded::<M>(&architecture, &weights)?;

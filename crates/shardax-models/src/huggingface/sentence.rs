@@ -230,7 +230,7 @@ fn read(folder: &Path, options: &LoadOptions) -> Result<SentenceEncoder> {
 
 /// Loads the encoder of the model type in the folder's configuration.
 fn read_encoder(folder: &Path, options: &LoadOptions) -> Result<TokenEncoder> {
-    let config = options.ignored.iter().fold(Config::open(folder)?, |config, name| config.without(name));
+    let config = options.config(folder)?;
     match config.get("model_type").and_then(|kind| kind.as_str()) {
         Some("modernbert") => Ok(TokenEncoder::ModernBert(pretrained(folder, options)?)),
         Some("deberta" | "deberta-v2") => Ok(TokenEncoder::Deberta(pretrained(folder, options)?)),

@@ -310,6 +310,18 @@ fn configurations_of_encoders_load_or_say_why() -> Result<()> {
     Ok(())
 }
 
+/// A field of an object is removed by its name with the names of the objects that contain it.
+#[test]
+fn fields_of_objects_can_be_ignored() -> Result<()> {
+    let config = Config::from_json(
+        r#"{"model_type": "mistral3", "text_config": {"model_type": "llama",
+        "rope_parameters": {"rope_type": "default", "beta": 1}}}"#,
+    )?;
+    fails(Decoder::read(&config), &["ignore_field(\"text_config.rope_parameters.beta\")"]);
+    Decoder::read(&config.without("text_config.rope_parameters.beta"))?;
+    Ok(())
+}
+
 #[test]
 fn absent_fields_are_the_defaults_of_transformers() -> Result<()> {
     let read = |text: &str| Ok::<_, Error>(Decoder::read(&Config::from_json(text)?)?.0);

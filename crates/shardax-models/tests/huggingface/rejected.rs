@@ -44,6 +44,7 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
         ("llama", r#""rope_parameters": {"rope_type": "axial"}"#, "rotary positions of the kind \"axial\""),
         ("llama", r#""sliding_window": 4"#, "LoadOptions::new().ignore_field(\"sliding_window\")"),
         ("llama", r#""rope_parameters": {"rope_type": "default", "beta": 1}"#, "field `beta` is 1"),
+        ("llama", r#""rope_parameters": {"beta": 1}"#, "LoadOptions::new().ignore_field(\"rope_parameters.beta\")"),
         ("llama", r#""rope_parameters": {"partial_rotary_factor": 0.5}"#, "`partial_rotary_factor` is 0.5"),
         ("llama", r#""rope_parameters": {"rope_type": "linear"}"#, "missing field `factor`"),
         ("llama", r#""layer_types": ["full_attention"]"#, "`layer_types` has 1 entries for 2 layers"),
