@@ -123,6 +123,7 @@ GROUPS = {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "n_shared_expert
 GPT = {"vocab_size": VOCABULARY, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 4, "bos_token_id": 0, "eos_token_id": 1}
 KV = {"num_key_value_heads": 2}
 LATENT = {"num_key_value_heads": 4, "kv_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 5}
+INDEXER = {"q_lora_rank": 6, "index_topk": 4, "index_head_dim": 8, "index_n_heads": 3}
 ATTENTION = ["full_attention", "full_attention"]
 # Of layers that are absent, which the class checks.
 MAMBA = {"mamba_n_heads": 4}
@@ -177,6 +178,10 @@ FAMILIES = [
     ("deepseek_v3", "DeepseekV3", {**SMALL_EXPERTS, **GROUPS, "num_key_value_heads": 4, "q_lora_rank": 6, "kv_lora_rank": 8,
                                    "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 5,
                                    "rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7}}),
+    # Queries see four positions.
+    ("deepseek_v32", "DeepseekV32", {**SMALL_EXPERTS, **GROUPS, **LATENT, **INDEXER, "first_k_dense_replace": 1,
+                                     "rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7}}),
+    ("glm_moe_dsa", "GlmMoeDsa", {**SMALL_EXPERTS, **GROUPS, **LATENT, **INDEXER, "n_group": 1, "topk_group": 1, "n_routed_experts": 4}),
     ("deepseek_v2", "DeepseekV2", {**SMALL_EXPERTS, **GROUPS, **LATENT, "topk_method": "group_limited_greedy", "q_lora_rank": 6,
                                    "rms_norm_eps": 0.01, "routed_scaling_factor": 1.5,
                                    "rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7}}),

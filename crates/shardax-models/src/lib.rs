@@ -42,9 +42,10 @@ pub use adapter::Adapter;
 pub use batcher::{Batcher, End, NextToken, TextBounds};
 pub use decoder::{
     Activation, AttentionGate, BesideMlp, Biases, Block, ConvConfig, Decoder, DecoderConfig, DeltaConfig,
-    ExpertsConfig, GatedDelta, HeadSizes, LatentAttention, LatentConfig, LayerEmbedding, LayerEmbeddingConfig,
+    ExpertsConfig, GatedDelta, HeadSizes, Indexer, LatentAttention, LatentConfig, LayerEmbedding, LayerEmbeddingConfig,
     LayerInput, LayerParts, LowRank, Mlp, Norm, NormKind, Positions, QkNorm, SelectiveConfig, SelectiveState,
-    ShortConv, StateSpace, StateSpaceConfig, StateSpaceNorm, StateSpaceScales, Streams, StreamsConfig, Xielu,
+    ShortConv, SparseConfig, StateSpace, StateSpaceConfig, StateSpaceNorm, StateSpaceScales, Streams, StreamsConfig,
+    Xielu,
 };
 pub use encoder_decoder::{EncodedInput, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, Side, log_mel};
 pub use generate::{GenerateOptions, Generation, TextModel};

@@ -91,8 +91,12 @@ impl DecoderConfig {
     }
 
     fn check_latent_attention(&self) -> Result<()> {
-        if let Some(LatentConfig { query_rank, rank, key_dim, rope_dim, value_dim }) = &self.latent {
+        if let Some(LatentConfig { query_rank, rank, key_dim, rope_dim, value_dim, sparse }) = &self.latent {
             let sizes = [query_rank.unwrap_or(1), *rank, *key_dim, *rope_dim, *value_dim];
+            if let Some(sparse) = sparse.as_ref().filter(|sparse| !sparse.fits(*rope_dim)) {
+                let message = format!("{sparse:?} does not describe an indexer for {rope_dim} rotated features");
+                return Err(value_error(message, "give positive sizes, and a depth of at least rope_dim"));
+            }
             if sizes.contains(&0) || rope_dim % 2 == 1 || !matches!(self.positions, Positions::Rotary(_)) {
                 let message =
                     format!("{:?} with positions {:?} does not describe attention", self.latent, self.positions);
@@ -271,7 +275,8 @@ impl DecoderConfig {
     pub(crate) fn extents(&self) -> Vec<(&'static str, usize, usize)> {
         let latent = self.latent.as_ref().map_or(0, |latent| {
             let depth = latent.key_dim.saturating_add(latent.rope_dim).saturating_add(latent.value_dim);
-            self.heads.saturating_mul(depth).max(latent.rank).max(latent.query_rank.unwrap_or(0))
+            let indexed = latent.sparse.as_ref().map_or(0, |sparse| sparse.heads.saturating_mul(sparse.depth));
+            self.heads.saturating_mul(depth).max(indexed).max(latent.rank).max(latent.query_rank.unwrap_or(0))
         });
         // With latent attention there are no matrices from features to heads.
         let head_dim = if self.latent.is_some() { 0 } else { self.head_dim };

@@ -3,6 +3,7 @@
 use shardax_nn::QueryGrowth;
 use shardax_nn::prelude::*;
 
+use super::indexer::Indexer;
 use super::recurrence::rank_error;
 use super::{DecoderConfig, LatentConfig};
 
@@ -27,6 +28,8 @@ pub struct LatentAttention {
     pub key_value: LinearGeneral,
     /// Projects values, `[heads, depth]`, to features.
     pub out: LinearGeneral,
+    /// Chooses the positions that queries see, if attention is sparse.
+    pub indexer: Option<Indexer>,
     /// The normalized latent vectors and the rotated keys of earlier positions, `[batch, length, features of both]`.
     pub cached: Option<Cache>,
     /// The number of positions in the cache, int32.
@@ -46,9 +49,10 @@ impl LatentAttention {
     #[track_caller]
     pub(super) fn new(config: &DecoderConfig, latent: &LatentConfig, rope: Rope, rngs: &mut Rngs) -> Self {
         let DecoderConfig { features, heads, biases, .. } = *config;
-        let LatentConfig { query_rank, rank, key_dim, rope_dim, value_dim } = *latent;
+        let LatentConfig { query_rank, rank, key_dim, rope_dim, value_dim, .. } = *latent;
         // All heads share the latent vectors, so only the projections from them can be sharded by heads.
         let out = LinearGeneral::builder([heads, value_dim], [features]).use_bias(biases.out);
+        let index_rope = rope.clone().rotary_dim(rope_dim);
         LatentAttention {
             query_down: query_rank.map(|rank| down(features, rank, biases.qkv, rngs)),
             query_norm: query_rank.map(|rank| norm(rank, rngs)),
@@ -57,6 +61,10 @@ impl LatentAttention {
             latent_norm: norm(rank, rngs),
             key_value: to_heads(rank, [heads, key_dim + value_dim], rngs),
             out: out.kernel_axes([Some("heads"), None, Some("embed")]).build(rngs),
+            indexer: latent
+                .sparse
+                .as_ref()
+                .map(|sparse| Indexer::new([features, query_rank.unwrap_or(features)], sparse, index_rope, rngs)),
             cached: None,
             cache_index: None,
             rope,
@@ -73,7 +81,8 @@ impl LatentAttention {
         let x = x.into_array();
         let length = x.shape().get(x.ndim().saturating_sub(2)).copied().unwrap_or(0);
         let positions = arange(0..length as i32);
-        let query = self.queries(&x, &positions);
+        let query_latent = self.query_latent(&x);
+        let query = self.queries(&query_latent, &positions);
         let latent = self.latents(&x, &positions);
         let key_value = self.key_value.forward(latent.get((Ellipsis, ..self.rank)));
         let (key, value) = (key_value.get((Ellipsis, ..self.key_dim)), key_value.get((Ellipsis, self.key_dim..)));
@@ -87,6 +96,13 @@ impl LatentAttention {
         let rotated = sharding.iter().fold(rotated.broadcast_to(shape), reshard);
         let key = concatenate(&[key, rotated], -1);
         let options = AttentionOptions::new().is_causal(true).scale(self.scale);
+        // All positions of shorter texts are visible.
+        let chosen = self.indexer.as_ref().filter(|indexer| length > indexer.count()).map(|indexer| {
+            let visible = positions.expand_dims(1).greater_equal(&positions);
+            let keys = indexer.keys(&x, &positions);
+            indexer.chosen([&x, &query_latent], &positions, &keys, &visible)
+        });
+        let options = chosen.iter().fold(options, |options, mask| options.mask(mask));
         self.out.forward(options.dot_product_attention(query, key, value))
     }
 
@@ -96,6 +112,9 @@ impl LatentAttention {
         let features = self.latent.kernel.shape().last().copied().unwrap_or(0);
         self.cached = Some(zeros_dtype([shape, &[features]].concat(), self.latent.kernel.dtype()).into());
         self.cache_index = Some(zeros_dtype((), DType::I32).into());
+        if let Some(indexer) = &mut self.indexer {
+            indexer.init_cache(shape);
+        }
     }
 
     /// Computes the next positions `x`, `[batch, length, features]`, which also attend to the positions in the cache. You must call
@@ -105,19 +124,20 @@ impl LatentAttention {
     /// broadcasts to `[batch, heads, length, length of the cache]`.
     #[track_caller]
     pub fn decode(&mut self, x: Array, positions: Option<&Array>, mask: Option<&Array>) -> Array {
-        let (Some(cached), Some(index)) = (&self.cached, &self.cache_index) else {
+        let (Some(cached), Some(index)) = (&self.cached, self.cache_index.clone()) else {
             let error = Error::new(ErrorKind::Value, "LatentAttention: the cache is not initialized");
             return Array::from_error(error.help("call `init_cache` before you decode the first token"), &x);
         };
         let &[.., new, _] = x.shape() else { return rank_error("LatentAttention", &x) };
         let (axis, new) = (x.ndim() as i32 - 2, new as i32);
         let length = cached.shape().get(axis as usize).copied().unwrap_or(0) as i32;
-        let location = &**index + arange(0..new);
+        let location = &*index + arange(0..new);
         let positions = positions.cloned().unwrap_or_else(|| location.clone());
-        let query = self.queries(&x, &positions);
+        let query_latent = self.query_latent(&x);
+        let query = self.queries(&query_latent, &positions);
         let latents = self.latents(&x, &positions).astype(cached.dtype());
-        let cached = lax::dynamic_update_slice_in_dim(cached, &latents, &**index, axis);
-        let end = &**index + new;
+        let cached = lax::dynamic_update_slice_in_dim(cached, &latents, &*index, axis);
+        let end = &*index + new;
 
         // Queries are multiplied by the kernel of the keys instead of the keys, which would have to be computed again for all
         // positions in the cache.
@@ -132,6 +152,13 @@ impl LatentAttention {
             Some(mask) => mask.astype(DType::Bool) & visible,
             None => visible,
         };
+        let visible = match self.indexer.as_mut().filter(|indexer| length as usize > indexer.count()) {
+            Some(indexer) => {
+                let keys = indexer.keys_with_cached(&x, &positions, &index, axis);
+                indexer.chosen([&x, &query_latent], &positions, &keys, &visible)
+            }
+            None => visible,
+        };
         let options = AttentionOptions::new().scale(self.scale).mask(visible);
         let attended = options.dot_product_attention(query, keys, values);
         let y = self.out.forward(einsum("...qhr,rhd->...qhd", &[&attended, &value]));
@@ -140,13 +167,18 @@ impl LatentAttention {
         y
     }
 
-    /// Computes queries, `[..., length, heads, depth]`, whose last features are rotated.
+    /// Computes the latent vector of queries, or returns the features if there is none.
     #[track_caller]
-    fn queries(&self, x: &Array, positions: &Array) -> Array {
-        let latent = match (&self.query_down, &self.query_norm) {
+    fn query_latent(&self, x: &Array) -> Array {
+        match (&self.query_down, &self.query_norm) {
             (Some(down), Some(norm)) => norm.forward(down.forward(x)),
             _ => x.clone(),
-        };
+        }
+    }
+
+    /// Computes queries, `[..., length, heads, depth]`, whose last features are rotated.
+    #[track_caller]
+    fn queries(&self, latent: &Array, positions: &Array) -> Array {
         let query = self.query.forward(latent);
         let rotated = self.rope.apply(query.get((Ellipsis, self.key_dim..)), positions);
         let query = concatenate(&[query.get((Ellipsis, ..self.key_dim)), rotated], -1);

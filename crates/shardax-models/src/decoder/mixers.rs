@@ -17,6 +17,28 @@ pub struct LatentConfig {
     pub rope_dim: usize,
     /// The features of a head's value.
     pub value_dim: usize,
+    /// The layer that chooses the positions that queries see; `None` if queries see all earlier positions.
+    pub sparse: Option<SparseConfig>,
+}
+
+/// The sizes of [`Indexer`](crate::Indexer).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SparseConfig {
+    /// The heads that score positions.
+    pub heads: usize,
+    /// The features of a head, at least the rotated features of the attention.
+    pub depth: usize,
+    /// The largest number of positions that a query sees.
+    pub count: usize,
+    /// True if a pair of rotated features is two neighboring features.
+    pub interleaved: bool,
+}
+
+impl SparseConfig {
+    /// Returns `true` if the sizes are positive and heads have at least `rope_dim` features.
+    pub(super) fn fits(&self, rope_dim: usize) -> bool {
+        self.heads > 0 && self.count > 0 && self.depth >= rope_dim
+    }
 }
 
 /// The short convolutions of [`ShortConv`](crate::ShortConv).

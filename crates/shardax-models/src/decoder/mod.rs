@@ -7,6 +7,7 @@ mod conv;
 mod delta;
 mod delta_chunks;
 mod experts;
+mod indexer;
 mod latent;
 mod mixers;
 mod mlp;
@@ -22,9 +23,11 @@ pub use config::{
 };
 pub use conv::ShortConv;
 pub use delta::GatedDelta;
+pub use indexer::Indexer;
 pub use latent::LatentAttention;
 pub use mixers::{
-    ConvConfig, DeltaConfig, LatentConfig, SelectiveConfig, StateSpaceConfig, StateSpaceNorm, StateSpaceScales,
+    ConvConfig, DeltaConfig, LatentConfig, SelectiveConfig, SparseConfig, StateSpaceConfig, StateSpaceNorm,
+    StateSpaceScales,
 };
 pub use mlp::{Mlp, Xielu};
 pub use selective::SelectiveState;

@@ -96,7 +96,7 @@ const WITHOUT_EFFECT: [&str; 34] = [
 ];
 
 /// Fields that change no logits of one class where the other fields have their defaults.
-const WITHOUT_EFFECT_ALONE: [(&str, &str); 55] = [
+const WITHOUT_EFFECT_ALONE: [(&str, &str); 60] = [
     // The base is in another object, and heads of classes are not read.
     ("eurobert", "classifier_pooling"),
     ("laguna", "rope_theta"),
@@ -140,6 +140,12 @@ const WITHOUT_EFFECT_ALONE: [(&str, &str); 55] = [
     ("lfm2", "block_multiple_of"),
     // Each head has its own key.
     ("deepseek_v3", "num_key_value_heads"),
+    ("deepseek_v32", "num_key_value_heads"),
+    ("glm_moe_dsa", "num_key_value_heads"),
+    ("glm_moe_dsa", "topk_group"),
+    // Another field has the size.
+    ("deepseek_v32", "head_dim"),
+    ("glm_moe_dsa", "head_dim"),
     ("glm4_moe_lite", "num_key_value_heads"),
     ("youtu", "num_key_value_heads"),
     // There is one group.

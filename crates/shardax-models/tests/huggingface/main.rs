@@ -26,7 +26,7 @@ use shardax_models::{
 use shardax_nn::prelude::*;
 
 /// Every decoder that there are files of.
-const DECODERS: [&str; 122] = [
+const DECODERS: [&str; 124] = [
     "gpt2",
     "llama",
     "llama3",
@@ -72,6 +72,8 @@ const DECODERS: [&str; 122] = [
     "deepseek_v3",
     "deepseek_v2",
     "deepseek_v2_greedy",
+    "deepseek_v32",
+    "glm_moe_dsa",
     "opt",
     "opt_plain",
     "bloom",

@@ -6,10 +6,11 @@ use super::super::rope::{rope_object, yarn_scale};
 use super::experts::{chosen_experts, grouped_experts, grouped_keys, shared_keys, stacked_expert_keys};
 use super::llama::{attention_biases, interleave, ministral_growth};
 use super::*;
-use crate::{ExpertsConfig, LatentConfig};
+use crate::{ExpertsConfig, LatentConfig, SparseConfig};
 
 pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     let is_second = kind == "deepseek_v2";
+    let is_sparse = matches!(kind, "deepseek_v32" | "glm_moe_dsa");
     let (features, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
     let latent = LatentConfig {
         query_rank: fields.size_opt("q_lora_rank")?,
@@ -23,6 +24,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
                 features / heads
             }
         },
+        sparse: if is_sparse { Some(indexer(fields, kind)?) } else { None },
     };
     // Each head has its own key, and rotary positions apply to a part of its features.
     fields.skip(&["num_key_value_heads", "head_dim", "qk_head_dim"]);
@@ -61,11 +63,37 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     if kind == "minicpm3" {
         minicpm_factors(&mut config, fields)?;
     }
-    if is_second || (kind != "minicpm3" && fields.flag("rope_interleave")?) {
+    if is_second || is_sparse || (kind != "minicpm3" && fields.flag("rope_interleave")?) {
         interleave(&mut config);
     }
     let keys = latent_keys(&config, kind);
     Ok((config, keys.and(llama_keys())))
+}
+
+/// Reads the sizes of the layer that chooses positions. Each layer must have one.
+fn indexer(fields: &Fields, kind: &str) -> Result<SparseConfig> {
+    // Queries of all models of these types have a latent vector.
+    fields.size("q_lora_rank")?;
+    for name in ["layer_types", "indexer_types"] {
+        let entries = fields.list_opt(name)?.into_iter().flatten();
+        if let Some(other) = entries
+            .map(|entry| entry.as_str().unwrap_or_default())
+            .find(|entry| !["indexed_attention", "full"].contains(entry))
+        {
+            return Err(fields.error(format!("the entry {other:?} of `{name}` is not supported")));
+        }
+    }
+    let interval = fields.number_or("index_topk_freq", 1.0)?;
+    if interval > 1.0 {
+        return Err(fields.error(format!("`index_topk_freq` is {interval}, but each layer must choose its positions")));
+    }
+    fields.skip(&["index_skip_topk_offset"]);
+    Ok(SparseConfig {
+        heads: fields.size("index_n_heads")?,
+        depth: fields.size("index_head_dim")?,
+        count: fields.size("index_topk")?,
+        interleaved: kind == "glm_moe_dsa",
+    })
 }
 
 /// Returns the names of the arrays of latent attention and of the experts.
@@ -84,6 +112,10 @@ fn latent_keys(config: &DecoderConfig, kind: &str) -> KeyMap {
         .scale("blocks[*].latent.latent_norm", &format!("{attention}.kv_a_layernorm"))
         .linear("blocks[*].latent.key_value", &format!("{attention}.kv_b_proj"))
         .linear("blocks[*].latent.out", &format!("{attention}.o_proj"))
+        .linear("blocks[*].latent.indexer.query", &format!("{attention}.indexer.wq_b"))
+        .linear("blocks[*].latent.indexer.key", &format!("{attention}.indexer.wk"))
+        .norm("blocks[*].latent.indexer.key_norm", &format!("{attention}.indexer.k_norm"))
+        .linear("blocks[*].latent.indexer.weights", &format!("{attention}.indexer.weights_proj"))
         // Layers that predict additional tokens in training.
         .ignore(&format!("model.layers.{}.**", config.layers));
     let keys = match kind {

@@ -77,6 +77,8 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
         &[
             "deepseek_v2",
             "deepseek_v3",
+            "deepseek_v32",
+            "glm_moe_dsa",
             "kimi_k2",
             "glm4_moe_lite",
             "youtu",
