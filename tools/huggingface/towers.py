@@ -49,7 +49,7 @@ def clip(name="clip", end=31):
 def dinov2(name="dinov2", kind="Dinov2ForImageClassification", **options):
     """With images of the size of the configuration, and of another one, for which positions are interpolated."""
     t = transformers
-    sizes = {key: value for key, value in SIZES.items() if key != "intermediate_size"}
+    sizes = {key: value for key, value in SIZES.items() if key != "intermediate_size" or kind.startswith("DINOv3")}
     labels = {i: str(i) for i in range(5)}
     config = getattr(t, kind.split("For")[0].removesuffix("Model") + "Config")
     config = config(image_size=12, patch_size=4, id2label=labels, label2id={v: k for k, v in labels.items()}, **sizes, **options)
@@ -183,6 +183,9 @@ CASES = {
     "dinov2": dinov2,
     "dinov2_model": lambda: dinov2("dinov2_model", "Dinov2Model", use_swiglu_ffn=True, qkv_bias=False),
     "dinov2_registers": lambda: dinov2("dinov2_registers", "Dinov2WithRegistersForImageClassification", num_register_tokens=3),
+    "dinov3": lambda: dinov2("dinov3", "DINOv3ViTModel", num_register_tokens=3),
+    # As the largest published model.
+    "dinov3_gated": lambda: dinov2("dinov3_gated", "DINOv3ViTModel", num_register_tokens=2, use_gated_mlp=True, hidden_act="silu", query_bias=False, value_bias=False),
     "deit": lambda: deit("deit", "DeiTForImageClassification"),
     "deit_teacher": lambda: deit("deit_teacher", "DeiTForImageClassificationWithTeacher"),
     "vit_msn": lambda: deit("vit_msn", "ViTMSNForImageClassification"),

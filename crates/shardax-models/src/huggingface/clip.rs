@@ -119,6 +119,7 @@ impl Pretrained for Clip {
             registers: 0,
             is_flat: true,
             has_mask: false,
+            has_positions: true,
             interpolates: false,
             filters: false,
         };

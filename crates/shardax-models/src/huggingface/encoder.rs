@@ -56,9 +56,48 @@ impl EncoderBlock {
     /// Applies the block to `x`, `[batch, length, features]`. The result has the same shape.
     #[track_caller]
     pub fn forward(&self, x: Array) -> Array {
-        let x = &x + scale_if_present(&self.attention_scale, self.attention.forward(self.norm.forward(&x)));
+        self.forward_rotated(x, None)
+    }
+
+    /// Applies the block and rotates queries and keys by angles `[length, depth]`, if there are any.
+    #[track_caller]
+    pub fn forward_rotated(&self, x: Array, angles: Option<&Array>) -> Array {
+        let normed = self.norm.forward(&x);
+        let attended = match (angles, &self.attention.key, &self.attention.value) {
+            (Some(angles), Some(key), Some(value)) => {
+                let [query, key] = [&self.attention.query, key].map(|layer| rotated(layer.forward(&normed), angles));
+                self.attention.out.forward(dot_product_attention(query, key, value.forward(&normed)))
+            }
+            _ => self.attention.forward(normed),
+        };
+        let x = &x + scale_if_present(&self.attention_scale, attended);
         &x + scale_if_present(&self.mlp_scale, self.mlp.forward(self.mlp_norm.forward(&x)))
     }
+}
+
+/// Rotates pairs of features, one from each half of a head, by angles `[length, depth]`.
+fn rotated(x: Array, angles: &Array) -> Array {
+    let half = x.shape()[x.ndim() - 1] / 2;
+    let swapped = concatenate(&[-x.get((Ellipsis, half..)), x.get((Ellipsis, ..half))], -1);
+    let angles = angles.expand_dims(-2);
+    let (cos, sin) = (angles.cos().astype(x.dtype()), angles.sin().astype(x.dtype()));
+    x * cos + swapped * sin
+}
+
+/// Returns the angles of patches in a grid, `[entries + patches, depth]`. A quarter of a head's features rotates by the row and
+/// another one by the column, both between -1 and 1, and the other half has the same angles. The entries before the patches do
+/// not rotate.
+pub(super) fn grid_angles(grid: [usize; 2], entries: usize, depth: usize, base: f64) -> Result<Array> {
+    let mut angles = vec![0.0f32; entries * depth];
+    let speed = |index: usize| std::f64::consts::TAU * base.powf(-4.0 * index as f64 / depth as f64);
+    let center = |index: usize, count: usize| (2 * index + 1) as f64 / count as f64 - 1.0;
+    for patch in 0..grid[0] * grid[1] {
+        let [row, column] = [center(patch / grid[1], grid[0]), center(patch % grid[1], grid[1])];
+        let half = [row, column].into_iter().flat_map(|at| (0..depth / 4).map(move |index| (at * speed(index)) as f32));
+        let half: Vec<f32> = half.collect();
+        angles.extend(half.repeat(2));
+    }
+    Array::from_vec(angles, &[entries + grid[0] * grid[1], depth])
 }
 
 /// The embeddings of an image: its patches, and learned entries before them.
@@ -71,8 +110,8 @@ pub(super) struct Patches {
     distillation: Option<Array>,
     /// The learned entries without positions after the first one, if there are any.
     registers: Option<Array>,
-    /// The learned positions of the entries and the patches.
-    positions: Array,
+    /// The learned positions of the entries and the patches. `None` if attention rotates queries and keys instead.
+    positions: Option<Array>,
     /// The entry that replaces patches during training. It is only stored because the files contain it.
     mask: Option<Array>,
     /// True if positions are interpolated for images of other sizes. Otherwise such images are errors.
@@ -98,6 +137,8 @@ pub(super) struct PatchSizes {
     /// True if the arrays in files have no dimensions for batch and position.
     pub is_flat: bool,
     pub has_mask: bool,
+    /// True if there are learned positions.
+    pub has_positions: bool,
     pub interpolates: bool,
     pub filters: bool,
 }
@@ -118,11 +159,11 @@ impl Patches {
         let class = sizes.has_class.then(|| small_normal(&class_shape, rngs));
         let distillation = sizes.has_distillation.then(|| small_normal(&[1, 1, features], rngs));
         let registers = (sizes.registers > 0).then(|| small_normal(&[1, sizes.registers, features], rngs));
-        let positions = match sizes.is_flat {
-            true => small_normal(&[count, features], rngs),
-            false => small_normal(&[1, count, features], rngs),
-        };
-        let mask = sizes.has_mask.then(|| small_normal(&[1, features], rngs));
+        let table_shape = if sizes.is_flat { vec![count, features] } else { vec![1, count, features] };
+        let positions = sizes.has_positions.then(|| small_normal(&table_shape, rngs));
+        // Files of models without positions store the entry with a dimension for the batch.
+        let mask_shape = if sizes.has_positions { vec![1, features] } else { vec![1, 1, features] };
+        let mask = sizes.has_mask.then(|| small_normal(&mask_shape, rngs));
         Ok(Patches {
             conv,
             class,
@@ -143,16 +184,21 @@ impl Patches {
             (Ok(()), &[_, rows, columns, features]) => (rows, columns, features),
             _ => return x,
         };
-        let positions = match self.positions_of([rows, columns], features) {
-            Ok(positions) => positions.astype(x.dtype()),
+        let table = self.positions.as_ref().map(|table| self.positions_of(table, [rows, columns], features));
+        let positions = match table.transpose() {
+            Ok(positions) => positions.map(|positions| positions.astype(x.dtype())),
             Err(error) => return Array::from_error(error, &x),
         };
+        let add_positions = |x: Array| match &positions {
+            Some(positions) => x + positions,
+            None => x,
+        };
         let patches = x.reshape([x.shape()[0] as i32, -1, features as i32]);
-        let Some(class) = &self.class else { return patches + positions };
+        let Some(class) = &self.class else { return add_positions(patches) };
         let mut parts = vec![for_each_image(class, &patches)];
         parts.extend(self.distillation.as_ref().map(|entry| for_each_image(entry, &patches)));
         parts.push(patches.clone());
-        let x = concatenate(&parts, 1) + positions;
+        let x = add_positions(concatenate(&parts, 1));
         match &self.registers {
             Some(entries) => concatenate(&[x.get((.., ..1)), for_each_image(entries, &patches), x.get((.., 1..))], 1),
             None => x,
@@ -160,8 +206,8 @@ impl Patches {
     }
 
     /// Returns the positions for a grid of patches, `[1 + patches, features]`.
-    fn positions_of(&self, grid: [usize; 2], features: usize) -> Result<Array> {
-        let positions = self.positions.reshape([-1, features as i32]);
+    fn positions_of(&self, table: &Array, grid: [usize; 2], features: usize) -> Result<Array> {
+        let positions = table.reshape([-1, features as i32]);
         let entries = usize::from(self.class.is_some()) + usize::from(self.distillation.is_some());
         let learned = (positions.shape()[0] - entries).isqrt();
         if grid == [learned; 2] {

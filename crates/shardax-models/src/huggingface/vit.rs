@@ -3,7 +3,7 @@
 use shardax_nn::prelude::*;
 
 use super::config::Fields;
-use super::encoder::{BlockSizes, EncoderBlock, PatchSizes, Patches, block_keys, patch_keys};
+use super::encoder::{BlockSizes, EncoderBlock, PatchSizes, Patches, block_keys, grid_angles, patch_keys};
 use super::{Config, KeyMap, Layout, Pretrained};
 use crate::Activation;
 use crate::ranks::allow_any_ranks;
@@ -27,8 +27,10 @@ pub struct VitConfig {
     pub num_channels: usize,
     /// Added to the variance in norms.
     pub layer_norm_eps: f64,
-    /// True if the projections to queries, keys and values have biases.
+    /// True if the projections to queries and values have biases.
     pub qkv_bias: bool,
+    /// True if the projections to keys have biases too.
+    pub key_bias: bool,
     /// The activation of the MLPs.
     pub hidden_act: Activation,
     /// True if MLPs have a gate.
@@ -45,6 +47,9 @@ pub struct VitConfig {
     pub registers: usize,
     /// True if positions are interpolated for images of other sizes. Otherwise such images are errors.
     pub interpolates: bool,
+    /// The base of frequencies, if attention rotates queries and keys by the places of patches instead of adding learned
+    /// positions.
+    pub rope_base: Option<f64>,
     /// The head, which is applied to the output of the blocks.
     pub head: VitHead,
 }
@@ -63,9 +68,10 @@ pub enum VitHead {
 }
 
 /// ViT ([Dosovitskiy et al. 2020](https://arxiv.org/abs/2010.11929)), DINOv2 ([Oquab et al.
-/// 2023](https://arxiv.org/abs/2304.07193)) and related encoders of images.
+/// 2023](https://arxiv.org/abs/2304.07193)), DINOv3 ([Siméoni et al. 2025](https://arxiv.org/abs/2508.10104)) and related
+/// encoders of images.
 ///
-/// The model type is `vit`, `deit`, `vit_msn`, `ijepa`, `dinov2` or `dinov2_with_registers`. The field `architectures`
+/// The model type is `vit`, `deit`, `vit_msn`, `ijepa`, `dinov2`, `dinov2_with_registers` or `dinov3_vit`. The field `architectures`
 /// chooses the [head](VitHead).
 #[derive(Module, Clone, Debug)]
 pub struct Vit {
@@ -78,10 +84,14 @@ pub struct Vit {
     joins_mean: bool,
     /// The number of learned entries before the patches.
     entries: usize,
+    /// The base of the frequencies that rotate queries and keys.
+    rope_base: Option<f64>,
+    patch_size: usize,
 }
 
 /// The supported model types.
-pub(super) const KNOWN: [&str; 6] = ["vit", "deit", "vit_msn", "ijepa", "dinov2", "dinov2_with_registers"];
+pub(super) const KNOWN: [&str; 7] =
+    ["vit", "deit", "vit_msn", "ijepa", "dinov2", "dinov2_with_registers", "dinov3_vit"];
 
 impl Pretrained for Vit {
     type Architecture = VitConfig;
@@ -92,12 +102,17 @@ impl Pretrained for Vit {
         if !KNOWN.contains(&kind) {
             return Err(fields.error(format!("the model_type {kind:?} is not one of {}", KNOWN.join(", "))));
         }
-        let is_dino = matches!(kind, "dinov2" | "dinov2_with_registers");
-        let is_gated = is_dino && fields.flag("use_swiglu_ffn")?;
+        let is_third = kind == "dinov3_vit";
+        let is_second = matches!(kind, "dinov2" | "dinov2_with_registers");
+        let is_gated = match kind {
+            "dinov3_vit" => fields.flag("use_gated_mlp")?,
+            _ => is_second && fields.flag("use_swiglu_ffn")?,
+        };
         let features = fields.size("hidden_size")?;
+        let qkv_bias = if is_third { dino_biases(&fields)? } else { fields.flag("qkv_bias")? };
         let read = VitConfig {
             hidden_size: features,
-            intermediate_size: match is_dino {
+            intermediate_size: match is_second {
                 true => dino_hidden(features.saturating_mul(fields.size("mlp_ratio")?), is_gated),
                 false => fields.size("intermediate_size")?,
             },
@@ -107,27 +122,36 @@ impl Pretrained for Vit {
             patch_size: fields.size("patch_size")?,
             num_channels: fields.size("num_channels")?,
             layer_norm_eps: fields.number("layer_norm_eps")?,
-            qkv_bias: fields.flag("qkv_bias")?,
-            hidden_act: if is_gated { Activation::Silu } else { fields.activation("hidden_act")? },
+            qkv_bias,
+            key_bias: if is_third { fields.flag("key_bias")? } else { qkv_bias },
+            hidden_act: if is_gated && is_second { Activation::Silu } else { fields.activation("hidden_act")? },
             is_gated,
-            has_scales: is_dino,
-            has_mask: kind == "dinov2_with_registers" || (is_dino && fields.flag("use_mask_token")?),
+            has_scales: is_second || is_third,
+            has_mask: is_third || kind == "dinov2_with_registers" || (is_second && fields.flag("use_mask_token")?),
             has_class: kind != "ijepa",
             has_distillation: kind == "deit",
             registers: match kind {
-                "dinov2_with_registers" => fields.number("num_register_tokens")? as usize,
+                "dinov2_with_registers" | "dinov3_vit" => fields.number("num_register_tokens")? as usize,
                 _ => 0,
             },
-            interpolates: is_dino,
+            interpolates: is_second,
+            rope_base: if is_third { Some(fields.number("rope_theta")?) } else { None },
             head: head(&fields, kind)?,
         };
         fields.divides(("num_attention_heads", read.num_attention_heads), ("hidden_size", features))?;
         fields.divides(("patch_size", read.patch_size), ("image_size", read.image_size))?;
-        if is_dino {
+        if is_third && !(features / read.num_attention_heads).is_multiple_of(4) {
+            return Err(
+                fields.error(format!("{features} features of {} heads are not quarters", read.num_attention_heads))
+            );
+        }
+        if is_second || is_third {
             // Options for initialization and for dropped layers, and options of a class that returns the features of
             // several layers.
             fields.skip(&["apply_layernorm", "drop_path_rate", "hidden_act", "layerscale_value"]);
             fields.skip(&["out_features", "out_indices", "reshape_hidden_states", "stage_names"]);
+            // Random changes of positions in training.
+            fields.skip(&["pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale"]);
         }
         fields.finish()?;
         let keys = keys(kind, &read);
@@ -147,6 +171,7 @@ impl Pretrained for Vit {
             registers: config.registers,
             is_flat: false,
             has_mask: config.has_mask,
+            has_positions: config.rope_base.is_none(),
             interpolates: config.interpolates,
             filters: config.registers > 0,
         };
@@ -162,7 +187,11 @@ impl Pretrained for Vit {
             has_scales: config.has_scales,
         };
         let patches = Patches::new(&patches, rngs)?;
-        let blocks = (0..config.num_hidden_layers).map(|_| EncoderBlock::new(&sizes, rngs)).collect();
+        let mut blocks: Vec<EncoderBlock> =
+            (0..config.num_hidden_layers).map(|_| EncoderBlock::new(&sizes, rngs)).collect();
+        if !config.key_bias {
+            blocks.iter_mut().filter_map(|block| block.attention.key.as_mut()).for_each(|key| key.bias = None);
+        }
         let norm = LayerNorm::builder(features).epsilon(config.layer_norm_eps).build(rngs);
         let head = match config.head {
             VitHead::None => None,
@@ -175,7 +204,8 @@ impl Pretrained for Vit {
             _ => None,
         };
         let joins_mean = matches!(config.head, VitHead::ClassesWithMean(_));
-        Ok(Vit { patches, blocks, norm, head, second_head, joins_mean, entries: 1 + config.registers })
+        let (entries, rope_base, patch_size) = (1 + config.registers, config.rope_base, config.patch_size);
+        Ok(Vit { patches, blocks, norm, head, second_head, joins_mean, entries, rope_base, patch_size })
     }
 
     fn extents(config: &VitConfig) -> (usize, Vec<(&'static str, usize, usize)>) {
@@ -201,15 +231,34 @@ fn dino_hidden(hidden: usize, is_gated: bool) -> usize {
     if is_gated { (hidden.saturating_mul(2) / 3).div_ceil(8).saturating_mul(8) } else { hidden }
 }
 
-/// Returns the head that `architectures` names. The default is the head for classes.
+/// Returns whether the queries and values of DINOv3 have biases. The other layers must have biases.
+fn dino_biases(fields: &Fields) -> Result<bool> {
+    let [query, value] = [fields.flag("query_bias")?, fields.flag("value_bias")?];
+    if query != value || (!query && fields.flag("key_bias")?) {
+        return Err(
+            fields.error(format!("`query_bias` is {query} and `value_bias` is {value}, but both must be equal"))
+        );
+    }
+    match ["proj_bias", "mlp_bias"].into_iter().map(|name| fields.flag(name)).collect::<Result<Vec<_>>>()?[..] {
+        [true, true] => Ok(query),
+        _ => Err(fields.error("`proj_bias` and `mlp_bias` must be true")),
+    }
+}
+
+/// Returns the head that `architectures` names. The default is the head for classes, except for DINOv3, which has no such
+/// class.
 fn head(fields: &Fields, kind: &str) -> Result<VitHead> {
     let list = fields.list_opt("architectures")?;
-    let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("ForImageClassification");
+    let default = if kind == "dinov3_vit" { "DINOv3ViTModel" } else { "ForImageClassification" };
+    let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or(default);
     let count = fields.count_opt("id2label")?.filter(|count| *count > 0).unwrap_or(2);
     Ok(match name.rsplit_once("For").map_or(name, |(_, head)| head) {
         "ImageClassification" if kind.starts_with("dinov2") => VitHead::ClassesWithMean(count),
         // The class of I-JEPA uses the mean over all patches, because the model has no learned entries.
         other if kind == "ijepa" && !name.ends_with("Model") => {
+            return Err(fields.error(format!("the head {other:?} of `architectures` is not supported")));
+        }
+        other if kind == "dinov3_vit" && !name.ends_with("Model") => {
             return Err(fields.error(format!("the head {other:?} of `architectures` is not supported")));
         }
         "ImageClassificationWithTeacher" if kind == "deit" => VitHead::ClassesOfTwo(count),
@@ -219,8 +268,30 @@ fn head(fields: &Fields, kind: &str) -> Result<VitHead> {
     })
 }
 
+/// Returns the names of DINOv3's arrays.
+fn dino_keys() -> KeyMap {
+    let attention = ["q_proj", "k_proj", "v_proj", "o_proj"].map(|part| format!("layer.*.attention.{part}"));
+    let [norms, mlp] =
+        [["norm1", "norm2"], ["mlp.up_proj", "mlp.down_proj"]].map(|parts| parts.map(|part| format!("layer.*.{part}")));
+    let embeddings = ["patch_embeddings", "cls_token", "position_embeddings"].map(|part| format!("embeddings.{part}"));
+    patch_keys("patches", &embeddings)
+        .and(block_keys("blocks[*]", &attention, &norms, &mlp))
+        .linear("blocks[*].mlp.gate", "layer.*.mlp.gate_proj")
+        .array("patches.mask", "embeddings.mask_token", Layout::Same)
+        .array("patches.registers", "embeddings.register_tokens", Layout::Same)
+        .array("blocks[*].attention_scale", "layer.*.layer_scale1.lambda1", Layout::Same)
+        .array("blocks[*].mlp_scale", "layer.*.layer_scale2.lambda1", Layout::Same)
+        .norm("norm", "norm")
+        .prefix_alias("layer.", "model.layer.")
+}
+
 /// Returns the names of the arrays. Files of a model without a head have no prefix, and other files may omit it.
 fn keys(kind: &str, config: &VitConfig) -> KeyMap {
+    if kind == "dinov3_vit" {
+        let keys = dino_keys();
+        // Files without such entries contain an empty array.
+        return if config.registers == 0 { keys.ignore("embeddings.register_tokens") } else { keys };
+    }
     let base = match kind {
         "vit_msn" => "vit.".to_owned(),
         kind => format!("{kind}."),
@@ -271,15 +342,27 @@ impl Vit {
     /// `transformers` expects the channels first instead. The first entry represents the image, except for `ijepa`,
     /// which has no entries.
     ///
-    /// You can pass images of another size than in the configuration only to DINOv2. Otherwise they are an error.
+    /// You can pass images of another size than in the configuration only to DINOv2 and DINOv3. Otherwise they are an error.
     #[track_caller]
     pub fn encode(&self, images: impl ArrayLike) -> Array {
         let _ranks = allow_any_ranks();
-        let x = self.patches.forward(images);
+        let images = images.into_array();
+        let x = self.patches.forward(&images);
         if x.check().is_err() {
             return x;
         }
-        self.norm.forward(self.blocks.iter().fold(x, |x, block| block.forward(x)))
+        let angles = match self.angles(&images).transpose() {
+            Ok(angles) => angles,
+            Err(error) => return Array::from_error(error, &x),
+        };
+        self.norm.forward(self.blocks.iter().fold(x, |x, block| block.forward_rotated(x, angles.as_ref())))
+    }
+
+    /// Returns the angles of queries and keys for these images, if attention rotates them.
+    fn angles(&self, images: &Array) -> Option<Result<Array>> {
+        let (base, attention) = (self.rope_base?, &self.blocks.first()?.attention);
+        let grid = [1, 2].map(|axis| images.shape()[axis] / self.patch_size);
+        Some(grid_angles(grid, self.entries, *attention.query.kernel.shape().last()?, base))
     }
 
     /// Computes logits `[batch, classes]` from images `[batch, rows, columns, channels]`. Without a head, the results

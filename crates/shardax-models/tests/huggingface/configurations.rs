@@ -14,7 +14,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 40] = [
+const OTHERS: [&str; 41] = [
     "albert",
     "bart",
     "bert",
@@ -28,6 +28,7 @@ const OTHERS: [&str; 40] = [
     "deit",
     "dinov2",
     "dinov2_with_registers",
+    "dinov3_vit",
     "distilbert",
     "electra",
     "ernie",

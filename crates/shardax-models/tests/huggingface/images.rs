@@ -52,10 +52,10 @@ fn siglip_has_the_logits_of_transformers() -> Result<()> {
 }
 
 #[test]
-fn dinov2_has_the_results_of_transformers_for_images_of_any_size() -> Result<()> {
+fn dino_has_the_results_of_transformers_for_images_of_any_size() -> Result<()> {
     setup();
     let forward = jit(|model: Vit, images: Array| model.forward(images));
-    for name in ["dinov2", "dinov2_model", "dinov2_registers"] {
+    for name in ["dinov2", "dinov2_model", "dinov2_registers", "dinov3", "dinov3_gated"] {
         let (case, model) = (case(name)?, Vit::from_pretrained(folder(name))?);
         for number in 0..2 {
             let logits = forward.call((&model, case(&format!("pixel_values_{number}"))?))?;
@@ -73,7 +73,8 @@ fn saved_models_of_images_are_the_files_of_transformers() -> Result<()> {
     let temp = Folder::new();
     save_again::<Clip>("clip", &temp.join("clip"))?;
     save_again::<Vit>("dinov2", &temp.join("dinov2"))?;
-    save_again::<Vit>("dinov2_model", &temp.join("dinov2_model"))
+    save_again::<Vit>("dinov2_model", &temp.join("dinov2_model"))?;
+    save_again::<Vit>("dinov3_gated", &temp.join("dinov3_gated"))
 }
 
 #[test]
@@ -118,6 +119,15 @@ fn configurations_of_images_load_or_say_why() -> Result<()> {
         vit(r#"{"model_type": "dinov2", "architectures": ["Dinov2Model"], "image_size": 518, "hidden_size": 1536,
         "num_attention_heads": 24, "num_hidden_layers": 40, "use_swiglu_ffn": true, "drop_path_rate": 0.0}"#)?;
     assert_eq!((large.intermediate_size, large.patch_size), (4096, 14));
+    let third = vit(r#"{"model_type": "dinov3_vit", "architectures": ["DINOv3ViTModel"], "num_register_tokens": 4,
+        "pos_embed_rescale": 2.0, "drop_path_rate": 0.0}"#)?;
+    assert_eq!((third.registers, third.rope_base, third.qkv_bias, third.key_bias), (4, Some(100.0), true, false));
+    fails(
+        vit(r#"{"model_type": "dinov3_vit", "query_bias": false}"#),
+        &["`query_bias` is false and `value_bias` is true"],
+    );
+    fails(vit(r#"{"model_type": "dinov3_vit", "proj_bias": false}"#), &["`proj_bias` and `mlp_bias` must be true"]);
+    fails(vit(r#"{"model_type": "dinov3_vit", "hidden_size": 36}"#), &["36 features of 6 heads"]);
     fails(vit(r#"{"model_type": "vit", "mlp_ratio": 3}"#), &["field `mlp_ratio` is 3"]);
     fails(vit(r#"{"model_type": "vit", "architectures": ["ViTForMaskedImageModeling"]}"#), &["MaskedImageModeling"]);
     Ok(())
