@@ -312,6 +312,10 @@ fn compiled_loops_are_bounded() -> Result<()> {
         }
     };
     assert_linear("operations of results", 100, |n| Ok(count_operations(&compiled_text(results(n))?)))?;
+    // A function of fifty operations, such as the bias correction of Adam, is computed once for all results.
+    let scaled = |x: Array| (1..=40).map(|i| (&x + i) / x.get(0).expm1()).collect::<Vec<_>>();
+    let operations = count_operations(&compiled_text(scaled)?);
+    assert!(operations < 40 * 20, "{operations} operations");
     let captured: Vec<Array> = (0..400).map(|i| ones(4) * i as f32).collect();
     let sum = move |x: Array| captured.iter().fold(x, |x, c| x * 0.5 + c);
     let text = compiled_text(sum.clone())?;

@@ -24,10 +24,15 @@ const MAX_TRACKED: usize = 16;
 /// The maximum number of operands of a loop.
 const MAX_LOOP_OPERANDS: usize = 64;
 
-/// The maximum number of equations that the loops of a value compute again: loops times equations. At most
+/// The maximum number of operations that the loops of a value compute again: loops times operations. At most
 /// [`MAX_COUNTED`] loops and [`MAX_COUNTED`] equations are counted.
-const MAX_REPEATED_EQUATIONS: usize = 512;
+const MAX_REPEATED_OPERATIONS: usize = 512;
 const MAX_COUNTED: usize = 64;
+
+/// The functions that become about [`OPERATIONS_OF_A_SERIES`] operations, although they are one equation. A training step has
+/// one: the bias correction of Adam is an `expm1`, which the loops of all parameters would compute again.
+const SERIES: [&str; 4] = ["expm1", "lgamma", "digamma", "bessel_i1e"];
+const OPERATIONS_OF_A_SERIES: usize = 50;
 
 /// A small ordered set of the program's values or equations. Most have a few items, and every value has several sets.
 #[derive(Clone, Default)]
@@ -99,20 +104,25 @@ fn bound_operands(program: &Program, kept: &mut [bool]) {
     }
 }
 
-/// Materializes values so that their loops compute no more than [`MAX_REPEATED_EQUATIONS`] again.
+/// Materializes values so that their loops compute no more than [`MAX_REPEATED_OPERATIONS`] again.
 fn bound_repetition(program: &Program, uses: &[u32], kept: &mut [bool]) {
-    let is_short = program.outputs.len() + program.eqns.len() <= MAX_REPEATED_EQUATIONS / MAX_COUNTED;
+    let is_short = program.outputs.len() + program.eqns.len() <= MAX_REPEATED_OPERATIONS / MAX_COUNTED;
     if is_short {
         return;
     }
     let loops = Users::<MAX_COUNTED>::of(program, kept).loops;
+    let mut operations = vec![1; program.avals.len()];
+    for eqn in program.eqns.iter().filter(|eqn| SERIES.contains(&eqn.primitive.name())) {
+        eqn.outputs.iter().for_each(|out| operations[out.index()] = OPERATIONS_OF_A_SERIES);
+    }
     // The equations that a loop computes for each value.
     let mut computed: Vec<VarSet<MAX_COUNTED>> = vec![VarSet::default(); program.avals.len()];
     for eqn in &program.eqns {
         let Some(out) = fused(eqn).filter(|out| !kept[*out]) else { continue };
         let mut all = VarSet::of(out as u32);
         operands(eqn).for_each(|v| all.extend(&computed[v.index()]));
-        match uses[out] >= 2 && loops[out].len() * all.len() >= MAX_REPEATED_EQUATIONS {
+        let repeated: usize = all.0.iter().map(|&equation| operations[equation as usize]).sum();
+        match uses[out] >= 2 && loops[out].len() * repeated >= MAX_REPEATED_OPERATIONS {
             true => kept[out] = true,
             false => computed[out] = all,
         }
