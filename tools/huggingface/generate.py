@@ -418,6 +418,13 @@ TEXTS = {
                                       "final_logit_softcapping": 3.0, "vocab_size_per_layer_input": VOCABULARY},
                       "vision_config": {"model_type": "gemma4_vision", "head_dim": 8, "num_key_value_heads": 2, "position_embedding_size": 8,
                                         **{name: size for name, size in SMALL_TOWER.items() if name != "image_size"}}},
+    # Keys are values in layers without a window.
+    "gemma4_unified": {"image_token_id": 30, "audio_token_id": 31, "video_token_id": 29, "boi_token_id": 28, "eoi_token_id": 28,
+                       "boa_token_id": 28, "eoa_token_index": 28,
+                       "text_config": {**TEXT, "model_type": "gemma4_unified_text", "head_dim": 8, "sliding_window": 4,
+                                       "layer_types": ["sliding_attention", "full_attention"], "global_head_dim": 12, "attention_k_eq_v": True,
+                                       "num_global_key_value_heads": 1, "final_logit_softcapping": 3.0},
+                       "vision_config": {"model_type": "gemma4_unified_vision", "mm_embed_dim": 16, "patch_size": 4, "mm_posemb_size": 8, "output_proj_dims": 16}},
     "mistral4_images": {"model_type": "mistral3", "image_token_index": 30, "spatial_merge_size": 1,
                  "text_config": {**DECODER, **SMALL_EXPERTS, **LATENT, "model_type": "mistral4", "n_routed_experts": 4, "q_lora_rank": 6},
                  "vision_config": {"model_type": "pixtral", **SMALL_TOWER, "head_dim": 8}},
@@ -495,7 +502,7 @@ TEXTS = {
 
 # The starts of names of arrays for images and sounds.
 IMAGE_ARRAYS = re.compile(r"^(model\.)?(vision|visual|vit\.|image|audio|aligner|projector|connector|vqmodel|generation|merger|mlp_AR|mlp1|high_res|"
-                          r"mm_projector|multi_modal_projector|blocks|patch_embed|pos_embed)")
+                          r"mm_projector|multi_modal_projector|embed_vision|embed_audio|blocks|patch_embed|pos_embed)")
 
 
 def remove_images(folder):
@@ -600,6 +607,9 @@ ENCODERS = [
     ("esm", "EsmForMaskedLM", {**SIZES, "position_embedding_type": "rotary", "token_dropout": True, "mask_token_id": 32}),
     ("esm_absolute", "EsmForTokenClassification", {**SIZES, "position_embedding_type": "absolute", "emb_layer_norm_before": True}),
     ("roberta_prelayernorm", "RobertaPreLayerNormForMaskedLM", SIZES),
+    ("megatron_bert", "MegatronBertForMaskedLM", {**SIZES, "hidden_act": "relu"}),
+    ("megatron_bert_classes", "MegatronBertForSequenceClassification", SIZES),
+    ("xlm_roberta_xl", "XLMRobertaXLForMaskedLM", SIZES),
 ]
 
 

@@ -46,7 +46,7 @@ T5 = {**TEXTS, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_heads
 # Types that are no decoders, and their classes.
 OTHERS = {
     AutoModelForMaskedLM: {
-        **{kind: ENCODER for kind in ["bert", "ernie", "roberta", "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm", "mpnet",
+        **{kind: ENCODER for kind in ["bert", "ernie", "roberta", "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm", "megatron-bert", "xlm-roberta-xl", "mpnet",
                                        "roformer", "nomic_bert", "gte", "jina_embeddings_v3"]},
         "distilbert": {**TEXTS, **DISTILLED, "max_position_embeddings": 12},
         "albert": {**ENCODER, "embedding_size": 6},

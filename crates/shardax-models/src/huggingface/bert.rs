@@ -103,7 +103,7 @@ impl BertHead {
 /// BERT ([Devlin et al. 2018](https://arxiv.org/abs/1810.04805)) and related encoders, which predict masked tokens,
 /// classify texts or tokens, or compute features.
 ///
-/// The model type is `bert`, `ernie`, `roberta`, `xlm-roberta`, `camembert`, `data2vec-text`, `roberta-prelayernorm`,
+/// The model type is `bert`, `ernie`, `roberta`, `xlm-roberta`, `camembert`, `data2vec-text`, `roberta-prelayernorm`, `megatron-bert`, `xlm-roberta-xl`,
 /// `distilbert`, `mpnet`, `albert`, `electra`, `roformer`, `nomic_bert`, `gte`, `jina_embeddings_v3` or `esm`; the field `architectures` chooses the [head](BertHead).
 #[derive(Module, Clone, Debug)]
 pub struct Bert {

@@ -10,7 +10,7 @@ use super::{Config, KeyMap, Layout, Pretrained};
 use crate::Activation;
 
 /// The supported model types.
-pub(super) const KNOWN: [&str; 16] = [
+pub(super) const KNOWN: [&str; 18] = [
     "bert",
     "ernie",
     "roberta",
@@ -27,6 +27,8 @@ pub(super) const KNOWN: [&str; 16] = [
     "gte",
     "jina_embeddings_v3",
     "esm",
+    "megatron-bert",
+    "xlm-roberta-xl",
 ];
 
 /// The maximal number of blocks in a group of an ALBERT model. No published model has more than one.
@@ -123,9 +125,13 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
         max_position_embeddings: if is_rotary { 0 } else { fields.size("max_position_embeddings")? },
         first_position: match kind {
             "esm" if is_rotary => 0,
-            "roberta" | "xlm-roberta" | "camembert" | "data2vec-text" | "roberta-prelayernorm" | "esm" => {
-                fields.number_or("pad_token_id", 1.0)? as usize + 1
-            }
+            "roberta"
+            | "xlm-roberta"
+            | "camembert"
+            | "data2vec-text"
+            | "roberta-prelayernorm"
+            | "esm"
+            | "xlm-roberta-xl" => fields.number_or("pad_token_id", 1.0)? as usize + 1,
             "mpnet" => 2,
             _ => 0,
         },
@@ -138,8 +144,11 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
             "ernie" if fields.flag("use_task_id")? => fields.size("task_type_vocab_size")?,
             _ => 0,
         },
-        has_first_norm: kind != "esm" || fields.flag("emb_layer_norm_before")?,
-        pre_norms: matches!(kind, "esm" | "roberta-prelayernorm"),
+        has_first_norm: match kind {
+            "megatron-bert" | "xlm-roberta-xl" => false,
+            _ => kind != "esm" || fields.flag("emb_layer_norm_before")?,
+        },
+        pre_norms: matches!(kind, "esm" | "roberta-prelayernorm" | "megatron-bert" | "xlm-roberta-xl"),
         hides_padding: kind == "esm",
         masked_token: match kind {
             "esm" if fields.flag("token_dropout")? => Some(fields.number("mask_token_id")? as i32),
@@ -164,7 +173,7 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
         },
         has_distances: kind == "mpnet",
         head_act: match kind {
-            "bert" | "ernie" | "distilbert" | "albert" | "roformer" | "nomic_bert" => hidden_act,
+            "bert" | "ernie" | "distilbert" | "albert" | "roformer" | "nomic_bert" | "megatron-bert" => hidden_act,
             _ => Activation::Gelu,
         },
         head,
@@ -288,7 +297,8 @@ fn class_count(fields: &Fields) -> Result<usize> {
 /// Returns the names of the arrays. Files of a model without a head have no prefix, and other files may omit it.
 fn keys(kind: &str, config: &BertConfig) -> KeyMap {
     let base = match kind {
-        "xlm-roberta" | "camembert" | "jina_embeddings_v3" => "roberta.".to_owned(),
+        "xlm-roberta" | "camembert" | "jina_embeddings_v3" | "xlm-roberta-xl" => "roberta.".to_owned(),
+        "megatron-bert" => "bert.".to_owned(),
         "data2vec-text" => "data2vec_text.".to_owned(),
         "roberta-prelayernorm" => "roberta_prelayernorm.".to_owned(),
         kind => format!("{kind}."),
@@ -297,6 +307,8 @@ fn keys(kind: &str, config: &BertConfig) -> KeyMap {
     let (first_norm, final_norm) = match kind {
         "nomic_bert" | "jina_embeddings_v3" => ("emb_ln", ""),
         "esm" => ("embeddings.layer_norm", "encoder.emb_layer_norm_after"),
+        "megatron-bert" => ("", "encoder.ln"),
+        "xlm-roberta-xl" => ("", "encoder.LayerNorm"),
         _ => ("embeddings.LayerNorm", "LayerNorm"),
     };
     let projection = if kind == "albert" { "encoder.embedding_hidden_mapping_in" } else { "embeddings_project" };
@@ -307,8 +319,10 @@ fn keys(kind: &str, config: &BertConfig) -> KeyMap {
         "nomic_bert" => nomic_blocks(config, &prefix),
         "gte" => gte_blocks(config, &prefix),
         "jina_embeddings_v3" => jina_blocks(config, &prefix),
-        "esm" => normed_blocks(&prefix, "LayerNorm"),
-        "roberta-prelayernorm" => normed_blocks(&prefix, "intermediate.LayerNorm"),
+        "esm" => normed_blocks(&prefix, "LayerNorm", "LayerNorm"),
+        "roberta-prelayernorm" => normed_blocks(&prefix, "LayerNorm", "intermediate.LayerNorm"),
+        "megatron-bert" => normed_blocks(&prefix, "ln", "ln"),
+        "xlm-roberta-xl" => normed_blocks(&prefix, "self_attn_layer_norm", "LayerNorm"),
         _ => blocks(&prefix),
     };
     let keys = keys
@@ -341,6 +355,8 @@ fn keys(kind: &str, config: &BertConfig) -> KeyMap {
         ("gte", _) => keys.prefix_alias(&base, "new."),
         _ => keys,
     };
+    // The heads of Megatron's models are BERT's.
+    let kind = if kind == "megatron-bert" { "bert" } else { kind };
     let keys = head_keys(keys, kind, config.head, &base, &prefix);
     // Layers of other heads.
     match (kind, config.head) {
@@ -380,10 +396,10 @@ fn blocks(prefix: &str) -> KeyMap {
 }
 
 /// Returns the names of blocks that normalize their inputs.
-fn normed_blocks(prefix: &str, mlp_norm: &str) -> KeyMap {
+fn normed_blocks(prefix: &str, norm: &str, mlp_norm: &str) -> KeyMap {
     let layer = format!("{prefix}encoder.layer.*");
     KeyMap::new()
-        .norm("blocks[*].norm", &format!("{layer}.attention.LayerNorm"))
+        .norm("blocks[*].norm", &format!("{layer}.attention.{norm}"))
         .norm("blocks[*].mlp_norm", &format!("{layer}.{mlp_norm}"))
         .and(blocks(prefix))
 }

@@ -14,7 +14,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 41] = [
+const OTHERS: [&str; 43] = [
     "albert",
     "bart",
     "bert",
@@ -39,6 +39,7 @@ const OTHERS: [&str; 41] = [
     "m2m_100",
     "marian",
     "mbart",
+    "megatron-bert",
     "modernbert",
     "mpnet",
     "mt5",
@@ -56,6 +57,7 @@ const OTHERS: [&str; 41] = [
     "vit_msn",
     "whisper",
     "xlm-roberta",
+    "xlm-roberta-xl",
 ];
 
 /// Fields that change no logits.
@@ -97,7 +99,7 @@ const WITHOUT_EFFECT: [&str; 34] = [
 ];
 
 /// Fields that change no logits of one class where the other fields have their defaults.
-const WITHOUT_EFFECT_ALONE: [(&str, &str); 60] = [
+const WITHOUT_EFFECT_ALONE: [(&str, &str); 62] = [
     // The base is in another object, and heads of classes are not read.
     ("eurobert", "classifier_pooling"),
     ("laguna", "rope_theta"),
@@ -105,6 +107,8 @@ const WITHOUT_EFFECT_ALONE: [(&str, &str); 60] = [
     // The bound of a factor in training, a base that each type of layers has itself, and MLPs of layers that share keys.
     ("gemma3n_text", "altup_coef_clip"),
     ("gemma4_text", "rope_theta"),
+    ("gemma4_unified_text", "rope_theta"),
+    ("gemma4_unified_text", "use_double_wide_mlp"),
     ("gemma4_text", "use_double_wide_mlp"),
     // The class does not read these fields, and there is one group of experts.
     ("nemotron_h", "attention_bias"),

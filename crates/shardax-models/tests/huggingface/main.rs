@@ -362,7 +362,7 @@ fn bert_has_the_logits_of_transformers() -> Result<()> {
 }
 
 /// Encoders with BERT's blocks and their heads. The inputs contain masked padding.
-const ENCODERS: [&str; 31] = [
+const ENCODERS: [&str; 34] = [
     "bert_model",
     "bert_classes",
     "bert_tokens",
@@ -394,6 +394,9 @@ const ENCODERS: [&str; 31] = [
     "esm",
     "esm_absolute",
     "roberta_prelayernorm",
+    "megatron_bert",
+    "megatron_bert_classes",
+    "xlm_roberta_xl",
 ];
 
 /// ModernBERT and its heads. The inputs contain masked padding.

@@ -36,10 +36,15 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     let pattern = if is_third { 5 } else { 6 };
     let window = fields.size_opt("sliding_window")?;
     config.windows = windows(fields, layers, window, |layer| !(layer + 1).is_multiple_of(pattern))?;
-    let features = fields.number_opt("hidden_size_per_layer_input")?.unwrap_or(0.0) as usize;
-    let vocab_size = fields.size("vocab_size_per_layer_input")?;
-    config.layer_embedding = Some(LayerEmbeddingConfig { vocab_size, features }).filter(|_| features > 0);
+    // The class of this type has no fields for embeddings of layers and for experts, so the reader rejects them.
+    let is_unified = kind == "gemma4_unified_text";
+    if !is_unified {
+        let features = fields.number_opt("hidden_size_per_layer_input")?.unwrap_or(0.0) as usize;
+        let vocab_size = fields.size("vocab_size_per_layer_input")?;
+        config.layer_embedding = Some(LayerEmbeddingConfig { vocab_size, features }).filter(|_| features > 0);
+    }
     let keys = if is_third { third(fields, &mut config)? } else { fourth(fields, &mut config)? };
+    let keys = if is_third || is_unified { keys } else { keys.and(fourth_experts(fields, &mut config)?) };
     // These fields have no effect in these classes, and in texts.
     fields.skip(&["rope_theta", "query_pre_attn_scalar"]);
     // The last layers use the keys and values of the last layer before them that has the same type.
@@ -114,7 +119,7 @@ fn third(fields: &Fields, config: &mut DecoderConfig) -> Result<KeyMap> {
         .linear("stream_outputs[*]", "model.altup_unembed_projections.*"))
 }
 
-/// Reads the parts of Gemma 4: other heads in layers without a window, and experts next to the MLPs.
+/// Reads the parts of Gemma 4: other heads in layers without a window, and factors of layers.
 fn fourth(fields: &Fields, config: &mut DecoderConfig) -> Result<KeyMap> {
     match fields.text_opt("use_bidirectional_attention")? {
         None | Some("vision") => {}
@@ -136,11 +141,15 @@ fn fourth(fields: &Fields, config: &mut DecoderConfig) -> Result<KeyMap> {
         config.layer_hidden =
             (0..layers).map(|layer| if layer < first_shared { config.hidden } else { wide }).collect();
     }
-    let keys = KeyMap::new().array("blocks[*].layer_scale", of_layer("layer_scalar"), Layout::Same);
+    Ok(KeyMap::new().array("blocks[*].layer_scale", of_layer("layer_scalar"), Layout::Same))
+}
+
+/// Reads the experts of Gemma 4, which are next to the MLPs.
+fn fourth_experts(fields: &Fields, config: &mut DecoderConfig) -> Result<KeyMap> {
     let sizes =
         (fields.size_opt("num_experts")?, fields.size_opt("top_k_experts")?, fields.size_opt("moe_intermediate_size")?);
     if !fields.flag("enable_moe_block")? {
-        return Ok(keys);
+        return Ok(KeyMap::new());
     }
     let (Some(count), Some(per_token), Some(hidden)) = sizes else {
         return Err(fields.error("`num_experts`, `top_k_experts` or `moe_intermediate_size` is missing"));
@@ -148,7 +157,7 @@ fn fourth(fields: &Fields, config: &mut DecoderConfig) -> Result<KeyMap> {
     config.experts =
         Some(ExpertsConfig { per_token, capacity_factor: None, beside_mlp: true, ..ExpertsConfig::new(count, hidden) });
     let joined = of_layer("experts.gate_up_proj[#]");
-    Ok(keys
+    Ok(KeyMap::new()
         .linear(ROUTER, &of_layer("router.proj"))
         .array("blocks[*].beside.router_norm.0.scale", of_layer("router.scale"), Layout::Same)
         .array("blocks[*].beside.expert_scale", of_layer("router.per_expert_scale"), Layout::Same)

@@ -38,7 +38,7 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["nanochat"], llama::nanochat),
     (&["nemotron", "jais2", "exaone4", "hyperclovax", "granite_docling_text", "apertus", "lfm2"], llama::read_variant),
     (&["gemma", "gemma2", "gemma3_text", "vaultgemma"], gemma::read),
-    (&["gemma3n_text", "gemma4_text"], layered::read),
+    (&["gemma3n_text", "gemma4_text", "gemma4_unified_text"], layered::read),
     (&["lfm3"], llama::lfm3),
     (&["eurobert"], llama::eurobert),
     (&["laguna"], windowed::laguna),

@@ -15,6 +15,7 @@ pub(super) const WRAPPERS: &[&str] = &[
     "gemma3",
     "gemma3n",
     "gemma4",
+    "gemma4_unified",
     "glm46v",
     "glm4v",
     "glm4v_moe",
@@ -65,7 +66,8 @@ pub(super) const WRAPPERS: &[&str] = &[
 
 /// The types whose logits have the factor and the bound of the decoder's class. The classes of the other types compute
 /// logits without both.
-const WITH_FACTORS: [&str; 5] = ["gemma3n", "gemma4", "granite_docling", "hyperclovax_vision_v2", "paligemma"];
+const WITH_FACTORS: [&str; 6] =
+    ["gemma3n", "gemma4", "gemma4_unified", "granite_docling", "hyperclovax_vision_v2", "paligemma"];
 
 /// Reads the decoder of a model of text and images.
 pub(super) fn read(fields: &Fields, kind: &str) -> Read {
@@ -157,7 +159,7 @@ fn skip_images<'a>(fields: &Fields<'a>) {
 }
 
 /// The starts of names of arrays for images and sounds.
-const IMAGE_PARTS: [&str; 31] = [
+const IMAGE_PARTS: [&str; 32] = [
     "aligner.",
     "audio_tower.",
     "connector.",
@@ -180,6 +182,7 @@ const IMAGE_PARTS: [&str; 31] = [
     "projector.",
     "video_tower.",
     "vision_embed_tokens.",
+    "vision_embedder.",
     "vision_encoder.",
     "vision_model.",
     "vision_projection.",
