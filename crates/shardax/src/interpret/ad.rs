@@ -9,7 +9,7 @@ use super::memo;
 use crate::core::array::Array;
 use crate::core::primitive::{Operand, Tangents};
 use crate::core::program::trace::{Traced, is_linear, trace, trace_linear};
-use crate::core::program::{Atom, Aval, Env, Program, Var};
+use crate::core::program::{Atom, Aval, Env, Eqn, Program, Var};
 use crate::error::{Result, err};
 use crate::scope;
 use crate::sharding::{AxisType, Typed, UnreducedKind};
@@ -187,66 +187,82 @@ impl<'a, I: ExactSizeIterator<Item = &'a Aval>> RevSkip for I {
 /// Equations that depend only on non-linear operands are evaluated first; the others are transposed in reverse order.
 pub(crate) fn backward(program: &Program, args: &[Operand], cts: &[Option<Array>]) -> Result<Tangents> {
     let _transformation = memo::transformation();
-    let mut env = Env::new(program);
-    let mut linear = vec![false; program.avals.len()];
-    for (var, arg) in program.inputs.iter().zip(args) {
-        match arg {
-            Operand::NonLinear(array) => env.set(*var, array.clone()),
-            Operand::Linear(_) => linear[var.index()] = true,
-        }
-    }
-    // Evaluate the equations that do not depend on linear operands, and mark the values of the others as linear.
-    let mut pending = Vec::new();
-    for eqn in &program.eqns {
-        if eqn.inputs.iter().any(|a| is_marked(&linear, a)) {
-            eqn.outputs.iter().for_each(|v| linear[v.index()] = true);
-            pending.push(eqn);
-        } else {
-            at_eqn(eqn, || env.apply(eqn))?;
-        }
-    }
-
-    // Cotangents of values that are not linear are dropped.
-    let mut ct_env: Env<Array> = Env::new(program);
-    for (atom, ct) in program.outputs.iter().zip(cts) {
-        if let (Atom::Var(v), Some(ct)) = (atom, ct)
-            && linear[v.index()]
-        {
-            add_cotangent(&mut ct_env, *v, program.aval_of(*v), ct.clone());
-        }
-    }
-    // Transpose the linear equations, last one first, so that all cotangents of a value are added before its equation.
-    for eqn in pending.into_iter().rev() {
-        at_eqn(eqn, || -> Result<()> {
-            let cts: Vec<_> = eqn.outputs.iter().map(|v| ct_env.take(*v)).collect();
-            if cts.iter().all(Option::is_none) {
-                return Ok(());
-            }
-            let operands: Vec<Operand> = eqn
-                .inputs
-                .iter()
-                .map(|a| match is_marked(&linear, a) {
-                    true => Ok(Operand::Linear(program.atom_aval(a))),
-                    false => env.array(a).map(Operand::NonLinear),
-                })
-                .collect::<Result<_>>()?;
-            let in_cts = eqn.primitive.transpose(&cts, &operands).map_err(|e| e.at(eqn.source))?;
-            for (atom, ct) in eqn.inputs.iter().zip(in_cts) {
-                if let (Atom::Var(v), Some(ct)) = (atom, ct)
-                    && linear[v.index()]
-                {
-                    add_cotangent(&mut ct_env, *v, program.aval_of(*v), ct);
-                }
-            }
-            Ok(())
-        })?;
+    let mut linear = LinearPart::evaluated(program, args)?;
+    linear.add_cotangents(&program.outputs, cts.iter().cloned());
+    // The last equation comes first, so that all cotangents of a value are added before its equation.
+    for eqn in std::mem::take(&mut linear.pending).into_iter().rev() {
+        at_eqn(eqn, || linear.transpose(eqn))?;
     }
     Ok(program
         .inputs
         .iter()
         .zip(args)
-        .map(|(v, arg)| if arg.is_linear() { ct_env.get(*v).cloned() } else { None })
+        .map(|(v, arg)| if arg.is_linear() { linear.cotangents.get(*v).cloned() } else { None })
         .collect())
+}
+
+/// The part of a program that is linear in its linear operands, while it is transposed.
+struct LinearPart<'p> {
+    program: &'p Program,
+    /// Marks the values that depend on linear operands.
+    marks: Vec<bool>,
+    /// The values that do not depend on them.
+    known: Env<Array>,
+    /// The equations that depend on linear operands, in the order of the program.
+    pending: Vec<&'p Eqn>,
+    /// The sums of the cotangents of linear values so far.
+    cotangents: Env<Array>,
+}
+
+impl<'p> LinearPart<'p> {
+    /// Evaluates the equations that do not depend on linear operands, and marks the values of the others as linear.
+    fn evaluated(program: &'p Program, args: &[Operand]) -> Result<Self> {
+        let mut known = Env::new(program);
+        let mut marks = vec![false; program.avals.len()];
+        for (var, arg) in program.inputs.iter().zip(args) {
+            match arg {
+                Operand::NonLinear(array) => known.set(*var, array.clone()),
+                Operand::Linear(_) => marks[var.index()] = true,
+            }
+        }
+        let mut pending = Vec::new();
+        for eqn in &program.eqns {
+            if eqn.inputs.iter().any(|a| is_marked(&marks, a)) {
+                eqn.outputs.iter().for_each(|v| marks[v.index()] = true);
+                pending.push(eqn);
+            } else {
+                at_eqn(eqn, || known.apply(eqn))?;
+            }
+        }
+        Ok(LinearPart { program, marks, known, pending, cotangents: Env::new(program) })
+    }
+
+    /// Adds cotangents of these values. Cotangents of values that are not linear are dropped.
+    fn add_cotangents(&mut self, atoms: &[Atom], cts: impl IntoIterator<Item = Option<Array>>) {
+        for (atom, ct) in atoms.iter().zip(cts) {
+            if let (Atom::Var(v), Some(ct)) = (atom, ct)
+                && self.marks[v.index()]
+            {
+                add_cotangent(&mut self.cotangents, *v, self.program.aval_of(*v), ct);
+            }
+        }
+    }
+
+    /// Transposes a linear equation: adds the cotangents of its operands, which follow from the cotangents of its results.
+    fn transpose(&mut self, eqn: &Eqn) -> Result<()> {
+        let cts: Vec<_> = eqn.outputs.iter().map(|v| self.cotangents.take(*v)).collect();
+        if cts.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let operands = eqn.inputs.iter().map(|a| match is_marked(&self.marks, a) {
+            true => Ok(Operand::Linear(self.program.atom_aval(a))),
+            false => self.known.array(a).map(Operand::NonLinear),
+        });
+        let operands: Vec<Operand> = operands.collect::<Result<_>>()?;
+        let in_cts = eqn.primitive.transpose(&cts, &operands).map_err(|e| e.at(eqn.source))?;
+        self.add_cotangents(&eqn.inputs, in_cts);
+        Ok(())
+    }
 }
 
 fn is_marked(marks: &[bool], atom: &Atom) -> bool {

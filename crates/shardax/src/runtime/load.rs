@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
+use shardax_exchange::Shared;
 use shardax_pjrt as pjrt;
 use smallvec::SmallVec;
 
@@ -140,6 +141,9 @@ fn size_of_program(executable: &pjrt::Executable, text: usize) -> usize {
 
 /// The estimated memory per character of a program's text, and per program.
 const BYTES_OF_TEXT: usize = 64;
+
+/// An executable. If it runs over several processes, also the program of one device, and the processes.
+type CompiledText = (pjrt::Executable, Option<(pjrt::Partitioned, Arc<Shared>)>);
 
 impl Request {
     /// Returns the StableHLO text for its devices, with locations or without.
@@ -307,37 +311,8 @@ impl Request {
         counts::compiling(&self.name, self.program.in_avals());
         let begun = Instant::now();
         self.place.devices().first().map_or(Ok(()), check_current)?;
-        let client = client()?;
-        let devices = self.place.devices();
-        let donations = self.donations();
-        let options = self.options_here(xla_options)?;
-        let signature = self.signature(&donations)?;
-        // Host functions have numbers that are valid only in this process, so such a program is not stored on disk.
-        let calls_host = !self.retained().is_empty();
-        let mut shared = None;
-        let compiled = match multi_process::processes_of(devices) {
-            Some(processes) => {
-                let types = self.program.in_avals().map(Aval::to_string).collect::<Vec<_>>().join(", ");
-                let job = multi_process::Job {
-                    client: &client.pjrt,
-                    name: &self.name,
-                    types: &types,
-                    // Partitioning reads only the text, which must end with the function.
-                    text: &plain,
-                    options: &options,
-                    signature: &signature,
-                    own: calls_host,
-                };
-                job.compile(processes, devices)?.map(|compiled| {
-                    shared = Some(compiled.shared);
-                    (compiled.executable, Some(compiled.partitioned))
-                })
-            }
-            None if calls_host => client.pjrt.compile(&text, &options, signature).map(|executable| (executable, None)),
-            None => disk_cache::load_or_compile(&client.pjrt, &text, &plain, &options, signature)
-                .map(|executable| (executable, None)),
-        };
-        let (executable, partitioned) = match compiled {
+        let compiled = self.compile_text(&text, &plain, &self.options_here(xla_options)?)?;
+        let (executable, of_processes) = match compiled {
             Ok(compiled) => compiled,
             Err(error) => {
                 // Another version of the plugin may not know an option that shardax sets. Compile again without it.
@@ -350,6 +325,7 @@ impl Request {
             }
         };
         counts::compiled(&self.name, begun);
+        let (partitioned, shared) = of_processes.unzip();
         // Only the executable knows the shardings that the compiler has chosen. If it does not report one of them, a second
         // compilation replicates this result.
         let out_shardings = self.result_shardings(&executable, partitioned.as_ref())?;
@@ -358,6 +334,41 @@ impl Request {
         }
         let loaded = self.loaded(executable, partitioned, out_shardings, plain.len())?;
         Ok(LoadedProgram { shared, text: self.kept_text(text), ..loaded })
+    }
+
+    /// Compiles the text of the program, together with the other processes whose devices it uses, or with the disk cache. `plain` is
+    /// the text without locations. The outer error is an error between processes, the inner error comes from the compiler.
+    fn compile_text(
+        &self,
+        text: &str,
+        plain: &str,
+        options: &pjrt::CompileOptions,
+    ) -> Result<pjrt::Result<CompiledText>> {
+        let client = &client()?.pjrt;
+        let devices = self.place.devices();
+        let signature = self.signature(&self.donations())?;
+        // Host functions have numbers that are valid only in this process, so such a program is not stored on disk.
+        let calls_host = !self.retained().is_empty();
+        let Some(processes) = multi_process::processes_of(devices) else {
+            let executable = match calls_host {
+                true => client.compile(text, options, signature),
+                false => disk_cache::load_or_compile(client, text, plain, options, signature),
+            };
+            return Ok(executable.map(|executable| (executable, None)));
+        };
+        let types = self.program.in_avals().map(Aval::to_string).collect::<Vec<_>>().join(", ");
+        let job = multi_process::Job {
+            client,
+            name: &self.name,
+            types: &types,
+            // Partitioning reads only the text, which must end with the function.
+            text: plain,
+            options,
+            signature: &signature,
+            own: calls_host,
+        };
+        let compiled = job.compile(processes, devices)?;
+        Ok(compiled.map(|compiled| (compiled.executable, Some((compiled.partitioned, compiled.shared)))))
     }
 
     /// Returns the option that the error rejects, unless it is the user's: the plugin is of another version and does

@@ -95,24 +95,14 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
     // The file has one module for all platforms. It is written as text for each of them, unless its symbolic sizes are not
     // known yet.
     let code = Bytecode::of(table.bytes(field::MODULE)?)?;
-    let mut texts = BTreeMap::new();
-    let (mut meshes, mut takes, mut gives) = (Vec::new(), Vec::new(), Vec::new());
-    for (number, platform) in table.texts(field::PLATFORMS)?.into_iter().enumerate() {
-        if is_unknown {
-            texts.insert(platform.to_owned(), Arc::from(""));
-            continue;
-        }
+    let platforms = table.texts(field::PLATFORMS)?;
+    let (texts, module) = if is_unknown {
+        (platforms.iter().map(|platform| (platform.to_string(), Arc::from(""))).collect(), None)
+    } else {
         let arguments: Vec<&Aval> = used.iter().map(|&i| &in_avals[i]).collect();
-        let module = module_for(&code, number, &arguments)
-            .map_err(|e| e.context(format!("{name}, exported by JAX for {platform}")))?;
-        if symbolic && module.result_shapes.len() == out_avals.len() {
-            set_result_sizes(&mut out_avals, &module.result_shapes)?;
-        }
-        check(&module.inputs, arguments.into_iter().filter(|aval| aval.dtype != DType::Float0), "arguments")?;
-        check(&module.results, out_avals.iter(), "results")?;
-        texts.insert(platform.to_owned(), Arc::from(module.text));
-        (meshes, takes, gives) = (module.meshes, module.takes, module.gives);
-    }
+        texts_for(&code, &name, &platforms, &arguments, (&mut out_avals, symbolic))?
+    };
+    let (meshes, takes, gives) = module.map(|module| (module.meshes, module.takes, module.gives)).unwrap_or_default();
     // Shardings, trees and paths come from other fields of the file, and are set below.
     let mut read = Exchanged {
         name,
@@ -146,6 +136,31 @@ fn function(table: Table, digest: &str, shapes: Option<&[Vec<usize>]>) -> Result
         read.vjp = Some(Arc::new(derivative(grow(|| function(vjp, &format!("vjp.{digest}"), shapes))?)?));
     }
     Ok(read)
+}
+
+/// Writes the module as text for each platform, and compares its types with the types in the file. If sizes of results are
+/// symbolic, they are replaced by the sizes that follow from the arguments. Also returns the last platform's module.
+fn texts_for(
+    code: &Bytecode,
+    name: &str,
+    platforms: &[&str],
+    arguments: &[&Aval],
+    (out_avals, symbolic): (&mut [Aval], bool),
+) -> Result<(BTreeMap<String, Arc<str>>, Option<Module>)> {
+    let (mut texts, mut last) = (BTreeMap::new(), None);
+    for (number, platform) in platforms.iter().enumerate() {
+        let mut module = module_for(code, number, arguments)
+            .map_err(|e| e.context(format!("{name}, exported by JAX for {platform}")))?;
+        if symbolic && module.result_shapes.len() == out_avals.len() {
+            set_result_sizes(out_avals, &module.result_shapes)?;
+        }
+        let passed = arguments.iter().copied().filter(|aval| aval.dtype != DType::Float0);
+        check(&module.inputs, passed, "arguments")?;
+        check(&module.results, out_avals.iter(), "results")?;
+        texts.insert(platform.to_string(), Arc::from(std::mem::take(&mut module.text)));
+        last = Some(module);
+    }
+    Ok((texts, last))
 }
 
 /// Writes the module as text for the platform with this number, and for arguments of these types.

@@ -144,6 +144,17 @@ fn shared_slots(splits: &[Split]) -> (Vec<Aval>, Vec<Vec<usize>>) {
     (slots, filled)
 }
 
+/// Computes the `count` results of a branch, then the residuals: `filled` has the slot of each. The other slots are zeros.
+fn known_part(split: &Split, inputs: &[Array], count: usize, slots: &[Aval], filled: &[usize]) -> Result<Vec<Array>> {
+    let mut outs = eval(&split.known.program, &[&split.known.captures, inputs].concat())?;
+    let stored = outs.split_off(count);
+    outs.extend(slots.iter().enumerate().map(|(s, aval)| match filled.iter().position(|f| *f == s) {
+        Some(k) => stored[k].clone(),
+        None => zeros(aval),
+    }));
+    Ok(outs)
+}
+
 impl Primitive for Cond {
     fn name(&self) -> &'static str {
         "cond"
@@ -264,20 +275,9 @@ impl Primitive for Cond {
         // Branches must have equal result types. Therefore the residuals of all branches share slots, and a branch
         // fills the slots that it does not use with zeros.
         let (slots, filled) = shared_slots(&splits);
-        let known_branches = splits
-            .iter()
-            .zip(&filled)
-            .map(|(split, filled)| {
-                trace(&avals, |inputs| {
-                    let mut outs = eval(&split.known.program, &[&split.known.captures, inputs].concat())?;
-                    let stored = outs.split_off(count);
-                    outs.extend(slots.iter().enumerate().map(|(s, aval)| match filled.iter().position(|f| *f == s) {
-                        Some(k) => stored[k].clone(),
-                        None => zeros(aval),
-                    }));
-                    Ok(outs)
-                })
-            })
+        let known_branches = splits.iter().zip(&filled);
+        let known_branches = known_branches
+            .map(|(split, filled)| trace(&avals, |inputs| known_part(split, inputs, count, &slots, filled)))
             .collect::<Result<_>>()?;
         let mut results = Cond::run(known_branches, index, &args)?;
         let stored: Vec<Array> = results.drain(count..).collect();

@@ -239,46 +239,12 @@ impl Primitive for Scan {
         stacked.iter().for_each(|aval| sizes.extend(aval.shape.iter()));
         let index = Aval::scalar(DType::for_indices(&sizes));
         let unroll = self.unroll.clamp(1, self.length.max(1));
-        let mut done = 0;
-        if self.length / unroll > 1 {
-            done = self.length - self.length % unroll;
-            // All values that the loop reads are its operands: a partitioned loop must not refer to text outside
-            // of it.
-            let counter = cx.constant(Scalar::Int(0), &index);
-            let operands: Vec<Value> = consts.iter().chain(xs).chain([&counter]).chain(&state).copied().collect();
-            let types: Vec<Aval> = operands.iter().map(|v| cx.aval(*v)).collect();
-            let (xs_start, counter_start) = (consts.len(), consts.len() + xs.len());
-            let condition = cx.region(&types, |cx, v| {
-                let limit = cx.constant(Scalar::Int(done as i128), &index);
-                Ok(vec![cx.compare("LT", v[counter_start], limit)])
-            })?;
-            let body = cx.region(&types, |cx, v| {
-                let v = cx.with_addends_of(&operands, v);
-                cx.set_invariant(&v[..xs_start]);
-                let mut counter = v[counter_start];
-                let mut state = v[counter_start + 1..].to_vec();
-                let increment = cx.constant(Scalar::Int(1), &index);
-                for _ in 0..unroll {
-                    let position = match self.reverse {
-                        true => {
-                            let last_step = cx.constant(Scalar::Int(self.length as i128 - 1), &index);
-                            cx.op("stablehlo.subtract", &[last_step, counter], "", &index)
-                        }
-                        false => counter,
-                    };
-                    state = self.lower_step(cx, position, &v[..xs_start], &v[xs_start..counter_start], &state)?;
-                    counter = cx.op("stablehlo.add", &[counter, increment], "", &index);
-                }
-                let mut next_operands = v[..counter_start].to_vec();
-                next_operands.push(counter);
-                next_operands.extend(state);
-                Ok(next_operands)
-            })?;
-            let results = cx.op_with("stablehlo.while", &operands, "", vec![condition, body], &types);
-            state = results[counter_start + 1..].to_vec();
+        let loop_steps = if self.length / unroll > 1 { self.length - self.length % unroll } else { 0 };
+        if loop_steps > 0 {
+            state = self.lower_loop(cx, (consts, xs), state, &index, (loop_steps, unroll))?;
         }
         // The remaining steps, fewer than `unroll`, are written after the loop.
-        for step in done..self.length {
+        for step in loop_steps..self.length {
             let position = if self.reverse { self.length - 1 - step } else { step };
             let position = cx.constant(Scalar::Int(position as i128), &index);
             state = self.lower_step(cx, position, consts, xs, &state)?;
@@ -418,6 +384,50 @@ impl Primitive for Scan {
 }
 
 impl Scan {
+    /// Writes a loop over the first `steps` steps, whose body has `unroll` steps. Returns the state after it.
+    fn lower_loop(
+        &self,
+        cx: &mut Lowering,
+        (consts, xs): (&[Value], &[Value]),
+        state: Vec<Value>,
+        index: &Aval,
+        (steps, unroll): (usize, usize),
+    ) -> Result<Vec<Value>> {
+        // All values that the loop reads are its operands: a partitioned loop must not refer to text outside of it.
+        let counter = cx.constant(Scalar::Int(0), index);
+        let operands: Vec<Value> = consts.iter().chain(xs).chain([&counter]).chain(&state).copied().collect();
+        let types: Vec<Aval> = operands.iter().map(|v| cx.aval(*v)).collect();
+        let (xs_start, counter_start) = (consts.len(), consts.len() + xs.len());
+        let condition = cx.region(&types, |cx, v| {
+            let limit = cx.constant(Scalar::Int(steps as i128), index);
+            Ok(vec![cx.compare("LT", v[counter_start], limit)])
+        })?;
+        let body = cx.region(&types, |cx, v| {
+            let v = cx.with_addends_of(&operands, v);
+            cx.set_invariant(&v[..xs_start]);
+            let mut counter = v[counter_start];
+            let mut state = v[counter_start + 1..].to_vec();
+            let increment = cx.constant(Scalar::Int(1), index);
+            for _ in 0..unroll {
+                let position = match self.reverse {
+                    true => {
+                        let last_step = cx.constant(Scalar::Int(self.length as i128 - 1), index);
+                        cx.op("stablehlo.subtract", &[last_step, counter], "", index)
+                    }
+                    false => counter,
+                };
+                state = self.lower_step(cx, position, &v[..xs_start], &v[xs_start..counter_start], &state)?;
+                counter = cx.op("stablehlo.add", &[counter, increment], "", index);
+            }
+            let mut next_operands = v[..counter_start].to_vec();
+            next_operands.push(counter);
+            next_operands.extend(state);
+            Ok(next_operands)
+        })?;
+        let results = cx.op_with("stablehlo.while", &operands, "", vec![condition, body], &types);
+        Ok(results[counter_start + 1..].to_vec())
+    }
+
     /// One step of the loop: from the carry and the stacked outputs so far to the next.
     fn lower_step(
         &self,
