@@ -254,7 +254,8 @@ impl<Args: SameArgs> Argnums<Args> for i32 {
         let positions = Argnums::<Args>::positions(self)?;
         match positions.first().and_then(|&position| args.at(position)) {
             Some(arg) => Ok(arg.clone()),
-            None => Err(err!(Value, "argnums {self} is out of bounds for a function of {} arguments", Args::COUNT)),
+            None => Err(err!(Value, "argnums {self} is out of bounds for a function of {} arguments", Args::COUNT)
+                .help("positions count from 0, negative ones from the last")),
         }
     }
 }

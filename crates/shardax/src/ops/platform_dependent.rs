@@ -62,7 +62,8 @@ fn select_branch<T: Tree, B: Branches<T>>(
     }
     let platform_names = ["cpu", "cuda", "rocm", "gpu", "tpu", "default"];
     if let Some(unknown) = platforms.iter().find(|name| !platform_names.contains(name)) {
-        return Err(err!(Value, "unknown platform {unknown:?}: the platforms are {platform_names:?}"));
+        return Err(err!(Value, "unknown platform {unknown:?}: the platforms are {platform_names:?}")
+            .help("use one of these names; the branch of `default` is for all platforms that you do not name"));
     }
     let flat = Flat::from_arguments(operands);
     // One program, so that the index is known where the branches are written.

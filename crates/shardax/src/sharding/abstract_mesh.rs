@@ -111,7 +111,7 @@ impl AbstractMesh {
     /// Creates the error for an axis that is not in the mesh.
     pub(crate) fn unknown(&self, name: AxisName) -> crate::error::Error {
         err!(Value, "Resource axis: {name} is not found in mesh: {self}")
-            .help(format!("the mesh has the axes {:?}", self.axis_names().collect::<Vec<_>>()))
+            .help(format!("use an axis of the mesh: {:?}", self.axis_names().collect::<Vec<_>>()))
     }
 
     /// Returns the axes, major first.

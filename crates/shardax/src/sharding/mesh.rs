@@ -242,7 +242,7 @@ impl Mesh {
             .map(|n| {
                 self.axis_size(*n).ok_or_else(|| {
                     err!(Value, "Resource axis: {n} is not found in mesh: {self}")
-                        .help(format!("the mesh has the axes {:?}", self.axis_names().collect::<Vec<_>>()))
+                        .help(format!("use an axis of the mesh: {:?}", self.axis_names().collect::<Vec<_>>()))
                 })
             })
             .product()

@@ -170,7 +170,7 @@ impl NamedSharding {
                 let error =
                     err!(Value, "Resource axis: {name} of {} is not found in mesh: {}", self.0.spec, self.0.mesh);
                 let axis_names: Vec<_> = self.0.mesh.axis_names().collect();
-                return Err(error.help(format!("the mesh has the axes {axis_names:?}")));
+                return Err(error.help(format!("use an axis of the mesh: {axis_names:?}")));
             }
             if used.contains(&name) {
                 return Err(err!(

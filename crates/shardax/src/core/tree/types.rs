@@ -65,8 +65,10 @@ where
         grow(|| {
             keys.iter()
                 .map(|key| {
-                    let parsed =
-                        key.parse().map_err(|_| err!(Type, "map key {key:?} does not read back as its type"))?;
+                    let parsed = key.parse().map_err(|_| {
+                        err!(Type, "map key {key:?} does not read back as its type")
+                            .help("use a type of keys whose `FromStr` reads what its `Display` writes")
+                    })?;
                     Ok((parsed, T::unflatten(from)?))
                 })
                 .collect()

@@ -123,7 +123,8 @@ impl HostResult<'_> {
     /// Returns an error if the number of bytes is wrong.
     pub fn write_bytes(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.len() != self.bytes.len() {
-            return Err(err!(Value, "a result has {} bytes, but {} were written", self.bytes.len(), bytes.len()));
+            return Err(err!(Value, "a result has {} bytes, but {} were written", self.bytes.len(), bytes.len())
+                .help("write all elements of the result at once, in its dtype"));
         }
         self.bytes.copy_from_slice(bytes);
         self.written = true;

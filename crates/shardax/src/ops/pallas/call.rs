@@ -383,7 +383,8 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
                 .help("an operand and its aliased result must have the same type"));
             }
             if self.aliases[..i].iter().any(|other| other.0 == input || other.1 == output) {
-                return Err(err!(Value, "input_output_aliases: {:?} name an operand or a result twice", self.aliases));
+                return Err(err!(Value, "input_output_aliases: {:?} name an operand or a result twice", self.aliases)
+                    .help("pair each operand with one result, and each result with one operand"));
             }
         }
         Ok(())

@@ -40,7 +40,10 @@ fn grid_size(function: &str, axis: usize) -> Result<usize> {
                 .help("call it in the function that you pass to `pallas_call`")
         })?;
         let size = grid.get(axis).copied();
-        size.ok_or_else(|| err!(Value, "{function}({axis}): axis {axis} is out of bounds for the grid {grid:?}"))
+        size.ok_or_else(|| {
+            err!(Value, "{function}({axis}): axis {axis} is out of bounds for the grid {grid:?}")
+                .help("pass the number of an axis of the grid, which counts from 0")
+        })
     })
 }
 
@@ -92,7 +95,8 @@ pub const fn cdiv(size: usize, block: usize) -> usize {
 pub fn dot(a: &Array, b: &Array) -> Array {
     let checked = a.check().and_then(|()| b.check()).and_then(|()| match (a.ndim(), b.ndim()) {
         (2, 2) => Ok(()),
-        _ => Err(err!(Value, "dot takes two matrices, got {} and {}", a.type_name(), b.type_name())),
+        _ => Err(err!(Value, "dot takes two matrices, got {} and {}", a.type_name(), b.type_name())
+            .help("reshape the blocks to two dimensions, or use `DotOptions::dot_general`")),
     });
     let accumulator = match (a.dtype(), b.dtype()) {
         (a, b) if a.is_integer() && b.is_integer() => DType::I32,

@@ -168,7 +168,8 @@ fn entry(item: RefIndexItem, size: usize, open: bool) -> Result<(Entries, Option
         RefIndexItem::Ds(Ds { start, size: n }) => {
             start.check()?;
             if start.ndim() != 0 || !start.dtype().is_integer() {
-                return Err(err!(Type, "the start of ds must be an integer scalar, got {}", start.type_name()));
+                return Err(err!(Type, "the start of ds must be an integer scalar, got {}", start.type_name())
+                    .help("pass a number, or a scalar that you convert with `astype(DType::I32)`"));
             }
             let scalars = start.is_number().then(|| start.to_scalars()).transpose()?;
             let begin = scalars.and_then(|scalars| scalars.first().map(|n| n.to_i128())).unwrap_or(0);
@@ -181,12 +182,13 @@ fn entry(item: RefIndexItem, size: usize, open: bool) -> Result<(Entries, Option
         RefIndexItem::Item(IndexItem::At(i)) => {
             let n = size as i64;
             if i < -n || i >= n {
-                return Err(err!(Index, "index {i} is out of bounds for a dimension of size {size} of a ref"));
+                return Err(err!(Index, "index {i} is out of bounds for a dimension of size {size} of a ref")
+                    .help("use an index below the size; negative ones count from the end"));
             }
             Ok((Entries::Single, Some(number(i.rem_euclid(n) as usize))))
         }
         RefIndexItem::Item(IndexItem::Slice(slice)) => match slice.resolve(size) {
-            None => Err(err!(Value, "slice step cannot be zero")),
+            None => Err(err!(Value, "slice step cannot be zero").help("use a step of at least 1, or leave it out")),
             Some(range) if range.step == 1 => Ok((Entries::Range(range.start, range.len), None)),
             Some(_) => Ok((Entries::Strided(slice), None)),
         },

@@ -127,7 +127,7 @@ pub fn pshuffle<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl AsRef<[usize
         sorted.sort_unstable();
         if !sorted.iter().copied().eq(0..axes.size) {
             return Err(err!(Value, "`perm` does not represent a permutation: {perm:?}")
-                .help(format!("it must contain each of the {} indices once", axes.size)));
+                .help(format!("list each of the {} indices once", axes.size)));
         }
         let perm = perm.iter().enumerate().map(|(to, &from)| (from, to)).collect();
         Ok(Ppermute { axes: axes.clone(), perm }.apply(x))
