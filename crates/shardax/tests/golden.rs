@@ -209,12 +209,14 @@ fn texts_of_families() {
     golden_support::texts::write("shardax", FAMILIES, &golden_support::larger::programs());
 }
 
+/// A vector of float32 on the host.
+fn host(values: &[f32]) -> golden_support::Host {
+    let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    golden_support::Host { dtype: shardax::DType::F32, shape: vec![values.len()], bytes }
+}
+
 #[test]
 fn zeros_never_pass_for_other_values() {
-    let host = |values: &[f32]| {
-        let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        golden_support::Host { dtype: shardax::DType::F32, shape: vec![values.len()], bytes }
-    };
     // Below the tolerance, and infinite: both compared by their own scale.
     for values in [&[3e-7f32, -2e-7][..], &[f32::INFINITY, 0.0], &[f32::NAN], &[1e30]] {
         assert!(!is_blind(&host(values), 0.4), "{values:?}");

@@ -344,30 +344,33 @@ fn shardings_of_inputs_are_searched_once() -> Result<()> {
     assert_linear("leaves", 50, |n| rules(|| jit(update).lower(vec![shape_dtype_struct(4, DType::F32); n])))
 }
 
+/// The error of `vmap` for arrays of which one has another size.
+fn error_of_shapes(n: usize) -> String {
+    let mut xs = vec![ones(4); n];
+    xs[n / 2] = ones(3);
+    vmap(|xs: Vec<Array>| xs).call(xs).expect_err("the sizes differ").to_string()
+}
+
+/// The error of `vmap` for arrays of different sizes.
+fn error_of_sizes(n: usize) -> String {
+    vmap(|xs: Vec<Array>| xs).call((1..=n).map(ones).collect::<Vec<_>>()).expect_err("sizes").to_string()
+}
+
 #[test]
 fn errors_of_many_arguments_are_as_long_as_of_few() -> Result<()> {
     setup();
-    let message = |n: usize| {
-        let mut xs = vec![ones(4); n];
-        xs[n / 2] = ones(3);
-        vmap(|xs: Vec<Array>| xs).call(xs).expect_err("the sizes differ").to_string()
-    };
     // JAX 0.10.2: "most axes (999 of them) had size 4, e.g. axis 0 of argument a[0] of type float32[4]; one axis had
     // size 3: axis 0 of argument a[500] of type float32[3]".
     assert!(
-        message(1000).contains(
+        error_of_shapes(1000).contains(
             "most axes (999 of them) had size 4, for example axis 0 of argument[0][0] of type float32[4]; \
              one axis had size 3: axis 0 of argument[0][500] of type float32[3]"
         ),
         "{}",
-        message(1000)
+        error_of_shapes(1000)
     );
-    assert!(message(10_000).len() < message(100).len() + 10);
-    // As many sizes as arguments.
-    let sizes = |n: usize| {
-        vmap(|xs: Vec<Array>| xs).call((1..=n).map(ones).collect::<Vec<_>>()).expect_err("sizes").to_string()
-    };
-    assert!(sizes(400).len() < sizes(200).len() + 10, "{}", sizes(400));
+    assert!(error_of_shapes(10_000).len() < error_of_shapes(100).len() + 10);
+    assert!(error_of_sizes(400).len() < error_of_sizes(200).len() + 10, "{}", error_of_sizes(400));
     Ok(())
 }
 

@@ -159,16 +159,20 @@ fn in_and_out_shardings() -> Result<()> {
     Ok(())
 }
 
+/// The spec of an array's sharding.
+fn spec_text(y: Array) -> Result<String> {
+    Ok::<_, shardax::Error>(y.sharding()?.spec()?.to_string())
+}
+
 /// The compiler's choice is read back, also where it is none that an array can have.
 #[test]
 fn result_shardings() -> Result<()> {
     let mesh = mesh()?;
     let x = device_put(&float_range(64).reshape([8, 8]), split(&mesh, P!["i"]))?;
-    let spec = |y: Array| Ok::<_, shardax::Error>(y.sharding()?.spec()?.to_string());
-    assert_eq!(spec(jit(|x: Array| x.swapaxes(0, 1)).call(&x)?)?, "P(None, 'i')");
-    assert_eq!(spec(jit(|x: Array| x.reshape(64)).call(&x)?)?, "P('i',)");
-    assert_eq!(spec(jit(|x: Array| x.sum(1)).call(&x)?)?, "P('i',)");
-    assert_eq!(spec(jit(|x: Array| x.sum(0)).call(&x)?)?, "P()");
+    assert_eq!(spec_text(jit(|x: Array| x.swapaxes(0, 1)).call(&x)?)?, "P(None, 'i')");
+    assert_eq!(spec_text(jit(|x: Array| x.reshape(64)).call(&x)?)?, "P('i',)");
+    assert_eq!(spec_text(jit(|x: Array| x.sum(1)).call(&x)?)?, "P('i',)");
+    assert_eq!(spec_text(jit(|x: Array| x.sum(0)).call(&x)?)?, "P()");
     for n in [1, 2, 3, 4, 6, 7] {
         let y = jit(move |x: Array| x.get(..n) * 2).call(&x)?;
         assert_eq!((y.shape(), y.is_fully_replicated()), (&[n as usize, 8][..], true));
@@ -176,8 +180,8 @@ fn result_shardings() -> Result<()> {
     }
     let grid = make_mesh([("a", 4), ("b", 2)])?.auto();
     let y = device_put(&float_range(64).reshape([8, 8]), split(&grid, P!["a", "b"]))?;
-    assert_eq!(spec(jit(|x: Array| x.swapaxes(0, 1)).call(&y)?)?, "P('b', 'a')");
-    assert!(!spec(jit(|x: Array| x.reshape(64)).call(&y)?)?.is_empty());
+    assert_eq!(spec_text(jit(|x: Array| x.swapaxes(0, 1)).call(&y)?)?, "P('b', 'a')");
+    assert!(!spec_text(jit(|x: Array| x.reshape(64)).call(&y)?)?.is_empty());
     // Two meshes over the same devices.
     let sum = jit(|x: Array, y: Array| x + y).call((&x, &y))?;
     assert_eq!(sum.to_vec::<f32>()?[63], 126.0);
@@ -388,6 +392,11 @@ fn static_arguments() -> Result<()> {
     Ok(())
 }
 
+/// Returns true if the arrays are equal up to rounding.
+fn close(a: Array, b: Array) -> Result<bool> {
+    allclose(a, b, 1e-6, 1e-6)
+}
+
 #[test]
 fn nested_in_other_transformations() -> Result<()> {
     let mesh = mesh()?;
@@ -399,7 +408,6 @@ fn nested_in_other_transformations() -> Result<()> {
     let program = jit(|x: Array| g.call(x)).lower(&x)?.program().to_string();
     assert!(!program.contains("jit[name"), "{program}");
 
-    let close = |a: Array, b: Array| allclose(a, b, 1e-6, 1e-6);
     let g = jit(grad(|x: Array| -> Result<Array> { Ok(f.call(x)?.sum(..)) }));
     assert!(close(g.call(&x)?, x.cos() * 2)?);
     assert!(close(grad(|x: Array| -> Result<Array> { Ok(f.call(x)?.sum(..)) }).call(&x)?, x.cos() * 2)?);

@@ -266,6 +266,14 @@ fn a_gradient_of_250_scalars() -> Result<()> {
     Ok(())
 }
 
+/// Asserts that the error says that memory ran out, and what to do.
+fn assert_memory_error(error: shardax::Error) {
+    let text = error.to_string();
+    for phrase in ["bytes", "memory ran out", "checkpoint", "donate"] {
+        assert!(text.contains(phrase), "{phrase} is missing in {text}");
+    }
+}
+
 /// Memory that XLA cannot allocate is an error with its size and a fix; the process continues.
 #[test]
 fn memory_that_is_short_is_an_error_that_helps() -> Result<()> {
@@ -274,13 +282,7 @@ fn memory_that_is_short_is_an_error_that_helps() -> Result<()> {
     fn far(x: Array) -> Array {
         (x.broadcast_to([1usize << 44]) * 2).sort(0)
     }
-    let says = |error: shardax::Error| {
-        let text = error.to_string();
-        for phrase in ["bytes", "memory ran out", "checkpoint", "donate"] {
-            assert!(text.contains(phrase), "{phrase} is missing in {text}");
-        }
-    };
-    says(jit(far).call(array(1.0f32)).map(|y| y.block_until_ready()).and_then(|r| r).unwrap_err());
+    assert_memory_error(jit(far).call(array(1.0f32)).map(|y| y.block_until_ready()).and_then(|r| r).unwrap_err());
     let error = zeros([1usize << 50]).check().unwrap_err().to_string();
     assert!(error.contains("no memory for an array float32[1125899906842624] of 4503599627370496 bytes"), "{error}");
     assert!(error.contains("sharding"), "{error}");

@@ -250,6 +250,11 @@ fn samples(packed: &[u8]) -> Vec<(String, Vec<String>, Vec<i64>)> {
     profile.samples.iter().map(location_of).collect()
 }
 
+/// The number of arrays of this test that exist. Deleted, donated and dropped arrays do not count.
+fn live_count() -> usize {
+    shardax::live_arrays().iter().filter(|a| a.shape() == [64, 64]).count()
+}
+
 #[test]
 fn memory_is_counted_by_line_device_and_program() -> Result<()> {
     setup();
@@ -293,14 +298,12 @@ fn memory_is_counted_by_line_device_and_program() -> Result<()> {
     let error = profiler::save_device_memory_profile(file.join("below")).unwrap_err().to_string();
     assert!(error.contains("cannot write the memory profile to"), "{error}");
 
-    // What is deleted, donated or dropped is not among the arrays.
-    let live = || shardax::live_arrays().iter().filter(|a| a.shape() == [64, 64]).count();
-    assert_eq!(live(), 5);
+    assert_eq!(live_count(), 5);
     ys[0].delete()?;
     drop((same, z));
-    assert_eq!(live(), 2);
+    assert_eq!(live_count(), 2);
     drop((x, ys));
-    assert_eq!(live(), 0);
+    assert_eq!(live_count(), 0);
     Ok(())
 }
 

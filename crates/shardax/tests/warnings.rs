@@ -247,13 +247,15 @@ fn gradients_that_nothing_can_reduce() -> Result<()> {
     Ok(())
 }
 
+/// The warnings about arrays of this shape.
+fn warnings_for(shape: &str) -> Vec<String> {
+    let list = all().lock().expect("warnings");
+    list.iter().filter(|text| text.contains(shape)).cloned().collect::<Vec<_>>()
+}
+
 #[test]
 fn failed_results_that_nothing_reads() -> Result<()> {
     start();
-    let warnings_for = |shape: &str| {
-        let list = all().lock().expect("warnings");
-        list.iter().filter(|text| text.contains(shape)).cloned().collect::<Vec<_>>()
-    };
     let line = line!() + 1;
     let failed = ones(301) + ones(302);
     let copy = (&failed * 2).sum(..);

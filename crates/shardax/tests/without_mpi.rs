@@ -98,6 +98,11 @@ fn works(rank: usize) -> Result<()> {
     Ok(())
 }
 
+/// The time at which a process stopped, from its output.
+fn stops_after(ended: &Ended) -> Option<String> {
+    ended.out.split("[stops after ").nth(1).and_then(|text| text.split(':').next()).map(str::to_owned)
+}
+
 /// Twice in one folder, as a job that is restarted.
 #[test]
 fn processes_join_by_a_folder() {
@@ -117,11 +122,9 @@ fn processes_join_by_a_folder() {
             says(ended, &["a notice"]);
         }
         says(&entries[1], &["2 of 3 processes reached the barrier \"late\" within 100ms; missing: processes [0]"]);
-        let stops = |ended: &Ended| {
-            ended.out.split("[stops after ").nth(1).and_then(|text| text.split(':').next()).map(str::to_owned)
-        };
         assert!(
-            stops(&entries[0]).is_some() && entries.iter().all(|ended| stops(ended) == stops(&entries[0])),
+            stops_after(&entries[0]).is_some()
+                && entries.iter().all(|ended| stops_after(ended) == stops_after(&entries[0])),
             "{entries:?}"
         );
         says(&entries[0], &[": a notice, process 1]"]);
@@ -158,6 +161,12 @@ fn with_address(address: &str) -> Options {
     Options::default().coordinator_address(address)
 }
 
+/// Asserts that processes cannot join with these options, for a reason that has this text.
+fn assert_rejected(options: Options, text: &str) {
+    let error = options.initialize().expect_err("it is rejected").to_string();
+    assert!(error.contains(text) && error.contains("help: "), "{text:?} is not in, or no help: {error}");
+}
+
 #[test]
 fn processes_that_cannot_join_say_why() {
     let folder = child::Folder::new();
@@ -172,18 +181,20 @@ fn processes_that_cannot_join_say_why() {
     let children: Vec<Ended> = children.into_iter().map(child::wait).collect();
     assert!(children.iter().all(|ended| ended.status.code() == Some(7)), "{children:?}");
 
-    let fails = |options: Options, text: &str| {
-        let error = options.initialize().expect_err("it is rejected").to_string();
-        assert!(error.contains(text) && error.contains("help: "), "{text:?} is not in, or no help: {error}");
-    };
     let two = |address: &str| with_address(address).num_processes(2).process_id(0);
-    fails(two("10.0.0.1:1234"), "invalid address \"10.0.0.1:1234\" of the coordinator: expected `file:`");
-    fails(two("file:here"), "expected `file:` and the path of a folder");
-    fails(with_address("file:/tmp").process_id(0), "num_processes is not set");
-    fails(with_address("file:/tmp").num_processes(2), "process_id is not set");
-    fails(with_address("file:/tmp").num_processes(2).process_id(2), "process_id is 2, but there are 2 processes");
-    fails(with_address("file:/tmp").num_processes(usize::MAX).process_id(0), "but at most 1048576 processes can join");
-    fails(Options::default().num_processes(2), "without coordinator_address");
-    fails(two("file:/proc/none"), "cannot make the shared folder /proc/none of the processes");
+    assert_rejected(two("10.0.0.1:1234"), "invalid address \"10.0.0.1:1234\" of the coordinator: expected `file:`");
+    assert_rejected(two("file:here"), "expected `file:` and the path of a folder");
+    assert_rejected(with_address("file:/tmp").process_id(0), "num_processes is not set");
+    assert_rejected(with_address("file:/tmp").num_processes(2), "process_id is not set");
+    assert_rejected(
+        with_address("file:/tmp").num_processes(2).process_id(2),
+        "process_id is 2, but there are 2 processes",
+    );
+    assert_rejected(
+        with_address("file:/tmp").num_processes(usize::MAX).process_id(0),
+        "but at most 1048576 processes can join",
+    );
+    assert_rejected(Options::default().num_processes(2), "without coordinator_address");
+    assert_rejected(two("file:/proc/none"), "cannot make the shared folder /proc/none of the processes");
     assert!(!with_address("file:/tmp").num_processes(1).process_id(0).initialize().expect("one is alone"));
 }

@@ -367,11 +367,17 @@ pub fn nothing_runs_there(topology: &Topology) -> Result<()> {
     Ok(())
 }
 
+/// The warnings that were printed so far.
+static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Removes and returns the warnings that were printed so far.
+fn take_lines() -> Vec<String> {
+    std::mem::take(&mut *SAID.lock().expect("lines"))
+}
+
 /// `SHARDAX_COMPILE_ALSO_FOR` names a TPU, a GPU, and what is neither.
 pub fn elsewhere() -> Result<()> {
-    static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
     config::set_warning_hook(|text| SAID.lock().expect("lines").push(text.to_owned()));
-    let take_lines = || std::mem::take(&mut *SAID.lock().expect("lines"));
 
     let x = arange(0..8).astype(DType::F32);
     take_lines();

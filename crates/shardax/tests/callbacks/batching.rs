@@ -81,6 +81,11 @@ fn derivatives_use_the_rules_derivative() -> Result<()> {
     Ok(())
 }
 
+/// The message of an error.
+fn message_of(y: Result<Array>) -> String {
+    y.err().map(|e| e.message().to_owned()).unwrap_or_default()
+}
+
 #[test]
 fn rules_that_do_not_fit_are_errors() -> Result<()> {
     setup();
@@ -88,19 +93,18 @@ fn rules_that_do_not_fit_are_errors() -> Result<()> {
         .def_vmap(|_, _, (x,): (Array,)| Ok(((x * 3, Array::from(7.0f32)), [true, false])));
     let (y, z) = vmap(move |x: Array| two.call(x)).out_axes((0, None)).call(x())?;
     assert_eq!((y.to_vec::<f32>()?, z.to_vec::<f32>()?), (vec![0.0, 3.0, 6.0], vec![7.0]));
-    let text = |y: Result<Array>| y.err().map(|e| e.message().to_owned()).unwrap_or_default();
     let flags = custom_vmap(|x: Array| x).def_vmap(|_, _, (x,): (Array,)| Ok((x, [true, false])));
-    let message = text(vmap(move |x: Array| flags.call(x)).call(x()));
+    let message = message_of(vmap(move |x: Array| flags.call(x)).call(x()));
     assert!(message.starts_with("structure of output value and output batching specification"), "{message}");
     let short = custom_vmap(|x: Array| x).def_vmap(|_, _, (x,): (Array,)| Ok((x.get(s![..2]), true)));
-    let message = text(vmap(move |x: Array| short.call(x)).call(x()));
+    let message = message_of(vmap(move |x: Array| short.call(x)).call(x()));
     assert!(message.contains("expected float32[3] but got float32[2]"), "{message}");
     let captured = vmap(|x: Array| {
         let z = x.clone();
         let f = custom_vmap(move |y: Array| y * &z).def_vmap(|_, _, (y,): (Array,)| Ok((y, true)));
         f.call(x)
     });
-    let message = text(captured.call(x()));
+    let message = message_of(captured.call(x()));
     assert!(message.contains("captured a value of the function being mapped"), "{message}");
     Ok(())
 }

@@ -406,6 +406,11 @@ fn effects_barrier_waits_for_programs_without_results() -> Result<()> {
     Ok(())
 }
 
+/// The error of a call, or of reading its result.
+fn error_of(call: Result<Array>) -> String {
+    call.and_then(|y| y.to_vec::<f32>()).unwrap_err().to_string()
+}
+
 #[test]
 fn functions_are_called_by_name() -> Result<()> {
     use shardax::ffi::{Attributes, ffi_call, register_ffi_target};
@@ -450,17 +455,16 @@ fn functions_are_called_by_name() -> Result<()> {
         assert_eq!(CALLS.load(Ordering::SeqCst) - before, usize::from(has));
     }
 
-    let error = |call: Result<Array>| call.and_then(|y| y.to_vec::<f32>()).unwrap_err().to_string();
     let f = jit(|x: Array| ffi_call("test.nowhere", shape_dtype_struct([2], DType::F32)).call(x));
-    let message = error(f.call(&x));
+    let message = error_of(f.call(&x));
     assert!(
         message.contains("no function is registered as the FFI target \"test.nowhere\"") && message.contains("host.rs"),
         "{message}"
     );
-    let message = error(ffi_call("test.scale", shape_dtype_struct([2], DType::F32)).attribute("of", "all").call(&x));
+    let message = error_of(ffi_call("test.scale", shape_dtype_struct([2], DType::F32)).attribute("of", "all").call(&x));
     assert!(message.contains("the attribute \"by\" of an FFI call must be a floating point number"), "{message}");
     assert!(message.contains("of = Text(\"all\")") && message.contains("test.scale"), "{message}");
-    let message = error(grad(move |x: Array| scaled(x, 2.0).map(|y| y.sum(..))).call(&x));
+    let message = error_of(grad(move |x: Array| scaled(x, 2.0).map(|y| y.sum(..))).call(&x));
     assert!(message.contains("The FFI call to test.scale cannot be differentiated"), "{message}");
     let nested = Attributes::new().with("inner", Attributes::new().with("on", true)).with("sizes", vec![1i64, 2]);
     assert_eq!((nested.ints("sizes")?, nested.iter().count()), (&[1, 2][..], 2));

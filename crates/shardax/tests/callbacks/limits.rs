@@ -76,18 +76,20 @@ fn a_call_that_fails_stops_those_after_it() {
     .expect("all of it")
 }
 
+/// Appends a number to a log when the program runs.
+fn note(log: &Arc<Mutex<Vec<f32>>>, x: f32) -> Result<()> {
+    let log = log.clone();
+    let add = move |args: &[shardax::HostArg<'_>]| {
+        log.lock().expect("no panic").push(args[0].item::<f32>()?);
+        Ok(())
+    };
+    debug::callback_ordered(add, x)
+}
+
 #[test]
 fn ordered_calls_inside_of_ordered_calls_come_in_their_place() {
     in_time(|| -> Result<()> {
         let log: Arc<Mutex<Vec<f32>>> = Arc::default();
-        let note = |log: &Arc<Mutex<Vec<f32>>>, x: f32| {
-            let log = log.clone();
-            let add = move |args: &[shardax::HostArg<'_>]| {
-                log.lock().expect("no panic").push(args[0].item::<f32>()?);
-                Ok(())
-            };
-            debug::callback_ordered(add, x)
-        };
         let inner = log.clone();
         let outer = io_callback(
             move |args, _| {

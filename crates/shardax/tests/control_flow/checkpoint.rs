@@ -131,6 +131,12 @@ fn policies_of_names_of_both_and_of_ones_own() -> Result<()> {
     Ok(())
 }
 
+/// The policy that saves and offloads values of these names.
+fn save_and_offload(saved: &[&'static str], offloaded: &[&'static str]) -> Result<CheckpointPolicy> {
+    let (saved, offloaded) = (saved.iter().copied(), offloaded.iter().copied());
+    CheckpointPolicy::save_and_offload_only_these_names(saved, offloaded, "device", "pinned_host")
+}
+
 /// Offloaded values move to the host once and back once; saved values are neither recomputed nor moved.
 #[test]
 fn policies_that_offload() -> Result<()> {
@@ -139,29 +145,27 @@ fn policies_that_offload() -> Result<()> {
     fn named(x: Array) -> Array {
         checkpoint_name(checkpoint_name(x.erf(), "hidden").sin(), "last").exp()
     }
-    let names = |saved: &[&'static str], offloaded: &[&'static str]| {
-        let (saved, offloaded) = (saved.iter().copied(), offloaded.iter().copied());
-        Policy::save_and_offload_only_these_names(saved, offloaded, "device", "pinned_host")
-    };
     fn counts(policy: Policy) -> Result<[usize; 4]> {
         let text = make_program(grad(checkpoint(named).policy(policy)), 0.5f32)?.to_string();
         Ok(["= erf", "= sin", "device_put[memory_kind=pinned_host]", "device_put[memory_kind=device]"]
             .map(|what| text.matches(what).count()))
     }
-    assert_eq!(counts(names(&[], &["hidden"])?)?, [1, 2, 1, 1]);
-    assert_eq!(counts(names(&["hidden"], &["last"])?)?, [1, 1, 1, 1]);
-    assert_eq!(counts(names(&["hidden"], &[])?)?, [1, 2, 0, 0]);
-    assert_eq!(counts(names(&[], &["another"])?)?, [2, 2, 0, 0]);
+    assert_eq!(counts(save_and_offload(&[], &["hidden"])?)?, [1, 2, 1, 1]);
+    assert_eq!(counts(save_and_offload(&["hidden"], &["last"])?)?, [1, 1, 1, 1]);
+    assert_eq!(counts(save_and_offload(&["hidden"], &[])?)?, [1, 2, 0, 0]);
+    assert_eq!(counts(save_and_offload(&[], &["another"])?)?, [2, 2, 0, 0]);
     // One of them keeps it where it is.
-    let combined = Policy::save_from_both_policies(names(&[], &["hidden"])?, Policy::save_only_these_names(["hidden"]));
+    let combined =
+        Policy::save_from_both_policies(save_and_offload(&[], &["hidden"])?, Policy::save_only_these_names(["hidden"]));
     assert_eq!(counts(combined)?, [1, 2, 0, 0]);
-    let combined = Policy::save_from_both_policies(Policy::NothingSaveable, names(&[], &["hidden", "last"])?);
+    let combined =
+        Policy::save_from_both_policies(Policy::NothingSaveable, save_and_offload(&[], &["hidden", "last"])?);
     assert_eq!(counts(combined)?, [1, 1, 2, 2]);
-    for policy in [names(&["hidden"], &["last"])?, names(&[], &["hidden"])?] {
+    for policy in [save_and_offload(&["hidden"], &["last"])?, save_and_offload(&[], &["hidden"])?] {
         let slope = jit(grad(checkpoint(named).policy(policy))).call(0.5f32)?.item::<f32>()?;
         assert_eq!(slope, jit(grad(named)).call(0.5f32)?.item::<f32>()?);
     }
-    let error = names(&["a", "b"], &["b"]).expect_err("a name in both lists");
+    let error = save_and_offload(&["a", "b"], &["b"]).expect_err("a name in both lists");
     assert!(error.message().contains("should not intersect") && error.message().ends_with("[\"b\"]"), "{error}");
     Ok(())
 }

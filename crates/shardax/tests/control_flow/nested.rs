@@ -168,26 +168,28 @@ fn branches_that_keep_different_things() -> Result<()> {
     Ok(())
 }
 
+/// Iterates the logistic map while `x` is below the bound.
+fn logistic_steps(x: Array, bound: Array) -> Result<(Array, Array)> {
+    let going = |(n, x): (Array, Array)| x.less(&bound) & n.less(50);
+    while_loop(going, |(n, x): (Array, Array)| (n + 1, 3.7 * &x * (1 - &x)), (Array::from(0), x))
+}
+
 #[test]
 fn while_with_a_predicate_for_each_example() -> Result<()> {
     setup();
-    // Steps of the logistic map until it exceeds a bound, at most 50.
-    let f = |x: Array, bound: Array| {
-        let going = |(n, x): (Array, Array)| x.less(&bound) & n.less(50);
-        while_loop(going, |(n, x): (Array, Array)| (n + 1, 3.7 * &x * (1 - &x)), (Array::from(0), x))
-    };
     let xs = array([0.1f32, 0.95, 0.02, 0.4]);
-    let (counts, ends) = vmap(f).in_axes((0, None)).call((&xs, 0.9f32))?;
-    let (jit_counts, _) = jit(vmap(f).in_axes((0, None))).call((&xs, 0.9f32))?;
+    let (counts, ends) = vmap(logistic_steps).in_axes((0, None)).call((&xs, 0.9f32))?;
+    let (jit_counts, _) = jit(vmap(logistic_steps).in_axes((0, None))).call((&xs, 0.9f32))?;
     same(&counts, &jit_counts);
     for (i, x) in xs.to_vec::<f32>()?.into_iter().enumerate() {
-        let (count, end) = f(array(x), array(0.9f32))?;
+        let (count, end) = logistic_steps(array(x), array(0.9f32))?;
         assert_eq!(counts.to_f64_vec()?[i], count.to_f64()?);
         close(&end, &[ends.to_f64_vec()?[i]]);
     }
     // Derivatives per example, forward.
-    let slopes = vmap(|x: Array| -> Result<Array> { Ok(jvp(|x: Array| f(x, array(0.9f32)), x, 1.0f32)?.1.1) });
-    let slope = jvp(|x: Array| f(x, array(0.9f32)), 0.1f32, 1.0f32)?.1.1;
+    let slopes =
+        vmap(|x: Array| -> Result<Array> { Ok(jvp(|x: Array| logistic_steps(x, array(0.9f32)), x, 1.0f32)?.1.1) });
+    let slope = jvp(|x: Array| logistic_steps(x, array(0.9f32)), 0.1f32, 1.0f32)?.1.1;
     close(&slope, &slopes.call(&xs)?.to_f64_vec()?[..1]);
     Ok(())
 }

@@ -54,19 +54,21 @@ fn texts_for_other_platforms_have_their_branches() -> Result<()> {
     Ok(())
 }
 
+/// The error of branches for these platforms only.
+fn error_with_only(names: &[&'static str]) -> String {
+    let branches: [fn(Array) -> Array; 2] = [|x| x.sin(), |x| x.cos()];
+    platform_dependent(names, branches, ones([2])).expect_err("no branch").to_string()
+}
+
 #[test]
 fn what_fits_no_platform_is_an_error() {
     setup();
-    let has_only = |names: &[&'static str]| {
-        let branches: [fn(Array) -> Array; 2] = [|x| x.sin(), |x| x.cos()];
-        platform_dependent(names, branches, ones([2])).expect_err("no branch").to_string()
-    };
     for (names, words) in [
         (&["tpu", "cuda"][..], "platform_dependent has no branch for CPU"),
         (&["tpu", "abacus"], "unknown platform \"abacus\""),
         (&["cpu"], "2 branches for the platforms [\"cpu\"]"),
     ] {
-        let error = has_only(names);
+        let error = error_with_only(names);
         assert!(error.contains(words) && error.contains("platform_dependent.rs"), "{error}");
     }
 }

@@ -155,31 +155,33 @@ fn steps_of_training_in_a_pmap() -> Result<()> {
     Ok(())
 }
 
+/// The last carry and the sums of a recurrent network over `xs`.
+fn decaying_sums(w: Array, xs: Array) -> Result<(Array, Array)> {
+    let step = |c: Array, x: Array| {
+        let c = (c * 0.9 + x * &w).tanh();
+        (c.clone(), c.sum(1))
+    };
+    scan(step, zeros([4, 2]), xs)
+}
+
 #[test]
 fn scans_over_sharded_arrays() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 4), ("j", 2)])?.auto();
     let (w, xs) = (array([0.5f32, -0.4]), arange(0..64).astype(DType::F32).sin().reshape([8, 4, 2]));
-    let run = |w: Array, xs: Array| {
-        let step = |c: Array, x: Array| {
-            let c = (c * 0.9 + x * &w).tanh();
-            (c.clone(), c.sum(1))
-        };
-        scan(step, zeros([4, 2]), xs)
-    };
     let loss = |w: Array, xs: Array| -> Result<Array> {
-        let (c, ys) = run(w, xs)?;
+        let (c, ys) = decaying_sums(w, xs)?;
         Ok(c.sum(..) + ys.square().sum(..))
     };
-    let (c, ys) = run(w.clone(), xs.clone())?;
+    let (c, ys) = decaying_sums(w.clone(), xs.clone())?;
     let slope = grad(loss).call((&w, &xs))?;
     // Sharded along the batch, along the axis of the scan, along both, and along features.
     for spec in [P![None, "i"], P!["i"], P!["j", "i"], P![None, None, "j"]] {
         let sharded = device_put(&xs, NamedSharding::new(&mesh, spec))?;
-        let (got, rows) = run(w.clone(), sharded.clone())?;
+        let (got, rows) = decaying_sums(w.clone(), sharded.clone())?;
         same(&got, &c);
         same(&rows, &ys);
-        same(&jit(run).call((&w, &sharded))?.1, &ys);
+        same(&jit(decaying_sums).call((&w, &sharded))?.1, &ys);
         same(&jit(grad(loss)).call((&w, &sharded))?, &slope);
     }
     Ok(())

@@ -9,6 +9,13 @@ fn message(x: &Array) -> String {
     x.check().err().map_or_else(String::new, |e| e.message().to_owned())
 }
 
+/// The error of an operation that loses the axis.
+fn lost(name: &str) -> String {
+    format!(
+        "Collective across axis 'x' is forbidden by `no_collectives`, but `{name}` loses sharding axis 'x' in the output without marking it unreduced"
+    )
+}
+
 #[test]
 fn no_collectives_of_typed_operations() -> Result<()> {
     let (_mesh, _guard) = mesh(2);
@@ -19,11 +26,6 @@ fn no_collectives_of_typed_operations() -> Result<()> {
     assert_eq!(x.t().type_name(), "float32[8@y,8@x]");
     assert_eq!(lax::slice_in_dim(&x, 0, 4, 0).type_name(), "float32[4@x,8@y]");
     assert_eq!(reshard(x.clone(), P!["x"]).type_name(), "float32[8@x,8]");
-    let lost = |name: &str| {
-        format!(
-            "Collective across axis 'x' is forbidden by `no_collectives`, but `{name}` loses sharding axis 'x' in the output without marking it unreduced"
-        )
-    };
     assert_eq!(message(&x.sum(0)), lost("reduce_sum"));
     assert_eq!(message(&x.max(0)), lost("reduce_max"));
     assert_eq!(message(&x.mean(0)), lost("reduce_sum"));

@@ -30,12 +30,12 @@ struct Model {
     scale: f32,
 }
 
+/// A layer with random weights from `n` to `m` features.
+fn layer(seed: u64, n: usize, m: usize, bias: Option<Array>) -> Layer {
+    Layer { kernel: random::normal(random::key(seed), [n, m]), bias, name: format!("layer {seed}") }
+}
+
 fn model() -> Model {
-    let layer = |seed, n: usize, m: usize, bias| Layer {
-        kernel: random::normal(random::key(seed), [n, m]),
-        bias,
-        name: format!("layer {seed}"),
-    };
     Model { layers: vec![layer(0, 4, 3, Some(ones([3]))), layer(1, 3, 2, None)], scale: 0.5 }
 }
 
@@ -254,21 +254,26 @@ fn other_platforms() -> Result<()> {
     Ok(())
 }
 
+/// Asserts that the result is an error with these phrases.
+fn assert_error_contains(result: Result<Array>, parts: &[&str]) {
+    let error = result.err().expect("an error").to_string();
+    parts.iter().for_each(|part| assert!(error.contains(part), "{error}\nlacks {part}"));
+}
+
 #[test]
 fn mistakes_are_reported() -> Result<()> {
     setup();
     let exported = export(|m: Model, x: Array| forward(m, x).0, (model(), ones([5, 4])))?;
-    let fails = |result: Result<Array>, parts: &[&str]| {
-        let error = result.err().expect("an error").to_string();
-        parts.iter().for_each(|part| assert!(error.contains(part), "{error}\nlacks {part}"));
-    };
-    fails(exported.call((model(), ones([6, 4]))), &["argument[1] must have type float32[5,4], got float32[6,4]"]);
+    assert_error_contains(
+        exported.call((model(), ones([6, 4]))),
+        &["argument[1] must have type float32[5,4], got float32[6,4]"],
+    );
     let mut other_model = model();
     other_model.layers[0].bias = None;
-    fails(exported.call((other_model, ones([5, 4]))), &["different structure", "[0].layers[0].bias"]);
+    assert_error_contains(exported.call((other_model, ones([5, 4]))), &["different structure", "[0].layers[0].bias"]);
     let mut other_model = model();
     other_model.scale = 2.0;
-    fails(exported.call((other_model, ones([5, 4]))), &["different structure", "scale"]);
+    assert_error_contains(exported.call((other_model, ones([5, 4]))), &["different structure", "scale"]);
     fn printed(x: Array) -> Array {
         shardax::debug_print!("{x}");
         x
@@ -276,7 +281,7 @@ fn mistakes_are_reported() -> Result<()> {
     let error = export(printed, ones([2])).err().expect("a host function").to_string();
     assert!(error.contains("calls a host function") && error.contains("tests/export/main.rs"), "{error}");
     let no_vjp = grad(|x: Array| Ok(exported.call((model(), x))?.sum(..))).call(ones([5, 4]));
-    fails(no_vjp, &["exported without its derivative", "vjp_order(1)"]);
+    assert_error_contains(no_vjp, &["exported without its derivative", "vjp_order(1)"]);
     Ok(())
 }
 

@@ -120,16 +120,18 @@ fn with_specs(spec: &str) -> ExportOptions {
     ExportOptions::new().symbolic_args_specs([spec])
 }
 
+/// The line and the text of the error of exporting a function for these sizes.
+fn rejected(f: &dyn Fn(Array) -> Array, spec: &str) -> (Option<u32>, String) {
+    let error = with_specs(spec).export(f, types(&[4, 4])).expect_err(spec);
+    let text = error.to_string();
+    assert!(text.contains("tests/export/sizes.rs") && text.contains("help:"), "{text}");
+    (error.location().map(|at| at.line()), text)
+}
+
 /// Functions that are not one program of all sizes are rejected with the user's line, and so are sizes that nothing was traced for.
 #[test]
 fn programs_that_are_not_of_all_sizes_are_rejected() -> Result<()> {
     setup();
-    let rejected = |f: &dyn Fn(Array) -> Array, spec: &str| {
-        let error = with_specs(spec).export(f, types(&[4, 4])).expect_err(spec);
-        let text = error.to_string();
-        assert!(text.contains("tests/export/sizes.rs") && text.contains("help:"), "{text}");
-        (error.location().map(|at| at.line()), text)
-    };
     let first = line!() + 2;
     fn loops(x: Array) -> Array {
         (0..x.shape()[0]).fold(zeros([4]), |sum, i| sum + x.get(i))

@@ -140,12 +140,16 @@ fn text_at(place: &'static Location<'static>) -> Option<(String, String)> {
     ["one", "two", "three", "many"].contains(&kind).then(|| (kind.to_owned(), rest[..end].trim().to_owned()))
 }
 
-fn array(host: &Host) -> String {
-    let number = |v: f64| match v {
+/// A number as Rust code.
+fn number(v: f64) -> String {
+    match v {
         v if v.is_nan() => "f64::NAN".to_owned(),
         v if v.is_infinite() => format!("{}f64::INFINITY", if v < 0.0 { "-" } else { "" }),
         v => format!("{v:?}"),
-    };
+    }
+}
+
+fn array(host: &Host) -> String {
     let list = |part: &dyn Fn(&Scalar) -> String| host.scalars().iter().map(part).collect::<Vec<_>>().join(", ");
     let shape = format!("{:?}", host.shape);
     let real = |part: &dyn Fn(&Scalar) -> f64, dtype: DType| {

@@ -45,9 +45,9 @@ fn replicate(y: Array) -> Array {
     if y.type_name().contains(['@', '{']) { reshard(y, P![]) } else { y }
 }
 
-/// Returns true unless the program is rejected for its shardings, which users see when it is traced.
-pub fn accepts(way: Way, f: &dyn Fn(Vec<Array>) -> Result<Vec<Array>>, xs: Vec<Array>) -> bool {
-    let is_about_shardings = |error: &Error| match error.kind() {
+/// Returns true if a program was rejected for its shardings.
+fn is_about_shardings(error: &Error) -> bool {
+    match error.kind() {
         ErrorKind::Sharding | ErrorKind::NotImplemented | ErrorKind::Indivisible => true,
         // The shardings of a loop's carry differ in what is reduced.
         ErrorKind::Type => {
@@ -56,7 +56,11 @@ pub fn accepts(way: Way, f: &dyn Fn(Vec<Array>) -> Result<Vec<Array>>, xs: Vec<A
         }
         ErrorKind::Value => ["shard", "should be replicated"].iter().any(|part| error.message().contains(part)),
         _ => false,
-    };
+    }
+}
+
+/// Returns true unless the program is rejected for its shardings, which users see when it is traced.
+pub fn accepts(way: Way, f: &dyn Fn(Vec<Array>) -> Result<Vec<Array>>, xs: Vec<Array>) -> bool {
     !eval_shape::<(Vec<Array>,), _, _>(|xs: Vec<Array>| run(way, f, xs), xs)
         .is_err_and(|error| is_about_shardings(&error))
 }

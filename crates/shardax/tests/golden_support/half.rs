@@ -35,17 +35,19 @@ fn row_function(op: &str, x: &Array) -> Result<Array> {
     })
 }
 
+/// Returns about sixteen elements of an array.
+fn sample(y: Array) -> shardax::Result<Array> {
+    let step = (y.size() / 16).max(1);
+    let places: Vec<i32> = (0..y.size()).step_by(step).map(|i| i as i32).collect();
+    Ok::<_, shardax::Error>(y.ravel().get(&Array::from_slice(&places, &[places.len()])?))
+}
+
 /// 120,000 numbers of about a hundredth, from a key.
 fn large(key: &Array, dtype: DType) -> Result<Vec<Array>> {
     // Sums of many small numbers, which half precision gets wrong unless it accumulates in float32.
     let x = (random::uniform(key, &[120_000]) * 0.02).astype(dtype);
     let rows = x.reshape([4, -1]);
     let near_one = (random::uniform(key, &[1000]) * 0.008 + 1).astype(dtype);
-    let sample = |y: Array| {
-        let step = (y.size() / 16).max(1);
-        let places: Vec<i32> = (0..y.size()).step_by(step).map(|i| i as i32).collect();
-        Ok::<_, shardax::Error>(y.ravel().get(&Array::from_slice(&places, &[places.len()])?))
-    };
     fn wide(y: Array) -> Array {
         y.astype(DType::F32)
     }

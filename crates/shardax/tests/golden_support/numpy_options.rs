@@ -251,13 +251,16 @@ fn sets(case: &Case) -> Option<Fun> {
     }
 }
 
-fn more(case: &Case) -> Option<Fun> {
-    // The mode of a convolution or correlation.
-    let sliding = |name: &str| match name {
+/// The mode of this name.
+fn convolve_mode(name: &str) -> ConvolveMode {
+    match name {
         "full" => ConvolveMode::Full,
         "same" => ConvolveMode::Same,
         _ => ConvolveMode::Valid,
-    };
+    }
+}
+
+fn more(case: &Case) -> Option<Fun> {
     let initial = || CumulativeSumOptions::new().include_initial(true);
     match case.op.as_str() {
         "histogram_range" => many(|xs| pair(HistogramOptions::new().range(-1.0, 1.5).histogram(&xs[0], 5))),
@@ -322,7 +325,7 @@ fn more(case: &Case) -> Option<Fun> {
         "vecmat" => two(|x, y| np::vecmat(x, y)),
         op => {
             let (name, mode) = op.split_once('_')?;
-            let mode = sliding(mode);
+            let mode = convolve_mode(mode);
             match name {
                 "convolve" => two(move |x, y| np::convolve(x, y, mode)),
                 "correlate" => two(move |x, y| np::correlate(x, y, mode)),

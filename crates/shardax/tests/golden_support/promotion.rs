@@ -359,17 +359,21 @@ fn types_of(f: impl Fn() -> Option<Result<Vec<Array>>>) -> Option<Vec<Type>> {
     traced.ok().and_then(|_| observed.into_inner())
 }
 
-/// JAX's types, in shardax's widths.
-fn wanted(entry: &Value) -> Option<Vec<Type>> {
-    let narrow = |d| match d {
+/// The dtype of 32 bits for a dtype of 64 bits.
+fn with_32_bits(d: DType) -> DType {
+    match d {
         DType::I64 => DType::I32,
         DType::F64 => DType::F32,
         DType::Complex128 => DType::Complex64,
         d => d,
-    };
+    }
+}
+
+/// JAX's types, in shardax's widths.
+fn wanted(entry: &Value) -> Option<Vec<Type>> {
     let type_of = |entry: &Value| -> Option<Type> {
         let (name, weak) = (entry[0].as_str()?, entry[1].as_bool()?);
-        Some(if weak { (narrow(dtype(name)), true) } else { (dtype(name), false) })
+        Some(if weak { (with_32_bits(dtype(name)), true) } else { (dtype(name), false) })
     };
     match entry.get(0)?.is_array() {
         true => entry.as_array()?.iter().map(type_of).collect(),

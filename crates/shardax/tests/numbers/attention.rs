@@ -258,6 +258,16 @@ fn attention_in_blocks_stores_no_scores() -> Result<()> {
     Ok(())
 }
 
+/// Returns true if row `i` of each example is NaN.
+fn is_nan(y: &Array, i: usize) -> Result<bool> {
+    y.get((.., i)).isnan().all(..).item::<bool>()
+}
+
+/// Returns true if row `i` of an example has a NaN.
+fn has_nan(y: &Array, i: usize) -> Result<bool> {
+    y.get((.., i)).isnan().any(..).item::<bool>()
+}
+
 /// Run in a process of its own, where the CPU kernels compute it whatever the build.
 #[test]
 #[ignore = "the test below runs it"]
@@ -289,8 +299,6 @@ fn in_a_process_with_attention_by_cpu_kernels() -> Result<()> {
         where_(arange(0..100).reshape([100, 1, 1]).equal(at), f64::NAN, x)
     }
     let y = jit(attend).call((&odd(&q, 70), &k, &v))?;
-    let is_nan = |y: &Array, i: usize| y.get((.., i)).isnan().all(..).item::<bool>();
-    let has_nan = |y: &Array, i: usize| y.get((.., i)).isnan().any(..).item::<bool>();
     assert!(is_nan(&y, 70)? && !has_nan(&y, 69)? && !has_nan(&y, 71)?);
     let y = jit(attend).call((&q, &odd(&k, 50), &v))?;
     assert!(!has_nan(&y, 49)? && is_nan(&y, 50)? && is_nan(&y, 99)?);

@@ -198,13 +198,15 @@ fn prints_convolutions_of_whole_numbers() {
     }
 }
 
+/// The output of a process that computes convolutions with these kernels.
+fn printed_with(kernels: &str) -> String {
+    let mut command = child::command("convolutions::prints_convolutions_of_whole_numbers");
+    child::run(command.env(VARIABLE, kernels)).out
+}
+
 #[test]
 fn the_kernels_return_what_xla_returns() {
-    let printed = |way: &str| {
-        let mut command = child::command("convolutions::prints_convolutions_of_whole_numbers");
-        child::run(command.env(VARIABLE, way)).out
-    };
-    let (kernels, xla) = (printed("all"), printed("xla"));
+    let (kernels, xla) = (printed_with("all"), printed_with("xla"));
     let [kernels, xla] =
         [&kernels, &xla].map(|text| text.lines().filter(|line| !line.starts_with("test result")).collect::<Vec<_>>());
     assert!(xla.len() == kernels.len() && xla.len() > 24 * 4, "{xla:?}");
@@ -229,6 +231,11 @@ fn all_passes(groups: usize) -> impl Fn(Array, Array, Array) -> (Array, Array, A
     }
 }
 
+/// The values of a result and its gradients.
+fn bits((y, dx, dw): (Array, Array, Array)) -> [Vec<f32>; 3] {
+    [y, dx, dw].map(|x| x.to_vec::<f32>().unwrap())
+}
+
 #[test]
 #[ignore = "the test below runs it"]
 fn in_a_process_with_the_kernels() {
@@ -248,8 +255,7 @@ fn in_a_process_with_the_kernels() {
         assert_eq!(text.matches(names[1]).count(), 1, "{text}");
         // The convolution, and its gradient with respect to the image.
         assert_eq!(text.matches(names[0]).count(), if groups == features { 0 } else { 2 }, "{text}");
-        // The same bits each time, whether one device has all threads or each of some has one.
-        let bits = |(y, dx, dw): (Array, Array, Array)| [y, dx, dw].map(|x| x.to_vec::<f32>().unwrap());
+        // The same bits each time, whether one device has all threads or each of several devices has one.
         let once = bits(passes.call((&x, &w, &ct)).unwrap());
         assert_eq!(once, bits(passes.call((&x, &w, &ct)).unwrap()));
         for devices in [2, 4, 8] {

@@ -176,23 +176,24 @@ fn two_bits() -> Result<()> {
     Ok(())
 }
 
+/// The program of a function for GPUs, where int8 is widened. (The CPU widens all narrow integers.)
+fn text_for_gpu(f: &dyn Fn(Array, Array) -> Array, x: &Array, y: &Array) -> Result<String> {
+    let options = shardax::export::ExportOptions::new().platforms(["cuda"]);
+    let exported = options.export(|x: Array, y: Array| f(x, y), (x, y))?;
+    Ok(exported.mlir_module("cuda").unwrap_or_default().to_owned())
+}
+
 #[test]
 fn products() -> Result<()> {
     setup();
     let wide = |dtype| DotOptions::new().preferred_element_type(dtype);
     let x = array([[100i8, 100], [-128, 127]]);
     assert_eq!(wide(DType::I32).dot(&x, &x).to_vec::<i32>()?, [10000 - 12800, 22700, -12800 - 16256, -12800 + 16129]);
-    // As it is written for GPUs, where int8 is widened; the CPU widens all.
-    let on_gpu = |f: &dyn Fn(Array, Array) -> Array, x: &Array, y: &Array| -> Result<String> {
-        let options = shardax::export::ExportOptions::new().platforms(["cuda"]);
-        let exported = options.export(|x: Array, y: Array| f(x, y), (x, y))?;
-        Ok(exported.mlir_module("cuda").unwrap_or_default().to_owned())
-    };
-    let text = on_gpu(&move |x, y| wide(DType::I32).dot(x, y), &x, &x)?;
+    let text = text_for_gpu(&move |x, y| wide(DType::I32).dot(x, y), &x, &x)?;
     assert!(text.contains("(tensor<2x2xi32>, tensor<2x2xi32>) -> tensor<2x2xi32>"), "{text}");
     let f = move |x: Array, y: Array| wide(DType::F32).dot(x, y);
     let q = array([[F8E4M3Fn::from_f64(448.0); 4]; 2]);
-    let text = on_gpu(&f, &q, &q.t())?;
+    let text = text_for_gpu(&f, &q, &q.t())?;
     assert!(text.contains("(tensor<2x4xf8E4M3FN>, tensor<4x2xf8E4M3FN>) -> tensor<2x2xf32>"), "{text}");
     assert_eq!(f(q.clone(), q.t()).to_vec::<f32>()?, [4.0 * 448.0 * 448.0; 4]);
     let n = Array::from_slice(&[7i8, -8, 3, 5].map(I4::wrapping), &[2, 2])?;
@@ -202,7 +203,7 @@ fn products() -> Result<()> {
     assert_eq!(wide(DType::F32).dot(&q, g.t()).to_vec::<f32>()?, [4.0 * 448.0 * 0.5; 4]);
     assert_eq!(q.dot(g.t()).dtype(), DType::F8E5M2);
     assert_eq!(q.dot(g.t()).to_f64_vec()?, [896.0; 4]);
-    let text = on_gpu(&f, &q, &g.t())?;
+    let text = text_for_gpu(&f, &q, &g.t())?;
     assert!(text.contains("(tensor<2x4xf8E4M3FN>, tensor<4x2xf8E5M2>) -> tensor<2x2xf32>"), "{text}");
     Ok(())
 }

@@ -87,15 +87,17 @@ fn names_of_precisions_are_jax_s() {
     assert!(error.to_string().contains("Precision value must be one of default, high and highest, got \"double\""));
 }
 
+/// The dtype of a product of matrices of `from` that is requested in `to`, or the error.
+fn dot_of_dtypes(from: DType, to: DType) -> std::result::Result<DType, String> {
+    let x = ones([2, 2]).astype(from);
+    let y = DotOptions::new().preferred_element_type(to).dot(&x, &x);
+    y.check().map(|()| y.dtype()).map_err(|e| e.to_string())
+}
+
 /// JAX's rules of what a product may accumulate in.
 #[test]
 fn what_products_accumulate_in_holds_their_operands() {
     super::common::quick::setup();
-    let converted = |from: DType, to: DType| {
-        let x = ones([2, 2]).astype(from);
-        let y = DotOptions::new().preferred_element_type(to).dot(&x, &x);
-        y.check().map(|()| y.dtype()).map_err(|e| e.to_string())
-    };
     for (from, to) in [
         (DType::Bf16, DType::F32),
         (DType::F32, DType::Bf16),
@@ -107,11 +109,11 @@ fn what_products_accumulate_in_holds_their_operands() {
         (DType::I8, DType::F32),
         (DType::U8, DType::I32),
     ] {
-        assert_eq!(converted(from, to), Ok(to), "{from} in {to}");
+        assert_eq!(dot_of_dtypes(from, to), Ok(to), "{from} in {to}");
     }
     // Of integers nothing may be lost, nor of a complex number its imaginary part.
-    assert!(converted(DType::I32, DType::I8).is_err_and(|e| e.contains("must not be narrower")));
-    assert!(converted(DType::Complex64, DType::F32).is_err());
+    assert!(dot_of_dtypes(DType::I32, DType::I8).is_err_and(|e| e.contains("must not be narrower")));
+    assert!(dot_of_dtypes(DType::Complex64, DType::F32).is_err());
 }
 
 /// Numbers of JAX 0.10.2 on CPU.

@@ -248,15 +248,17 @@ fn the_compiler_gets_the_layouts_that_jax_gives_it() -> Result<()> {
     Ok(())
 }
 
+/// The layout mode in a part of a program's text. Layouts of arguments and results are attributes; constraints inside of the
+/// program are custom calls.
+fn layout_mode(part: &str) -> String {
+    let mode = part.split_once("mhlo.layout_mode = \"").and_then(|(_, rest)| rest.split_once('"'));
+    mode.map_or("-".to_owned(), |(mode, _)| mode.to_owned())
+}
+
 /// As the generator of the reference sums a text up.
 fn summary(text: &str) -> String {
     let main = text.lines().find(|line| line.contains("@main(")).expect("a main");
     let (arguments, results) = main.split_once(") -> (").expect("results");
-    // Layouts of arguments and results are attributes; constraints inside of the program are custom calls.
-    let mode = |part: &str| {
-        let mode = part.split_once("mhlo.layout_mode = \"").and_then(|(_, rest)| rest.split_once('"'));
-        mode.map_or("-".to_owned(), |(mode, _)| mode.to_owned())
-    };
     let orders = text.lines().filter(|line| line.contains("\"LayoutConstraint\""));
     let order = |line: &str| {
         let (_, rest) = line.split_once("result_layouts = ").expect("an order");
@@ -271,8 +273,8 @@ fn summary(text: &str) -> String {
     let aliased = if arguments.contains("tf.aliasing_output") { "True" } else { "False" };
     format!(
         "argument {} result {} constraints [{}] aliased {aliased}",
-        mode(arguments),
-        mode(results),
+        layout_mode(arguments),
+        layout_mode(results),
         orders.join(", ")
     )
 }

@@ -95,12 +95,16 @@ struct Dense {
     b: Option<Array>,
 }
 
+/// Reads the bytes of arrays.
+fn read(tree: &[Array]) -> Result<Vec<Vec<u8>>> {
+    tree.iter().map(Array::to_bytes).collect::<Result<Vec<_>>>()
+}
+
 /// Narrow types are packed on devices, so that on CPU too they are copied to the host.
 #[test]
 fn copies_to_the_host_begin_before_they_are_read() -> Result<()> {
     let (split, whole) = shardings()?;
     let tree: Vec<Array> = (0..20).map(|i| ((arange(0..64) + i) % 8).astype(DType::I4)).collect();
-    let read = |tree: &[Array]| tree.iter().map(Array::to_bytes).collect::<Result<Vec<_>>>();
     let want: Vec<Vec<u8>> = (0..20).map(|i| (0..64).map(|j| (j + i) % 8).collect()).collect();
     let placed = device_put(&tree, &split)?;
     assert_eq!((read(&tree)?, read(&placed)?), (want.clone(), want.clone()));
@@ -377,17 +381,21 @@ fn shards_here_and_everywhere() -> Result<()> {
     Ok(())
 }
 
+/// Returns if an array is fully addressable, fully replicated, and committed.
+fn placement_of(x: &Array) -> (bool, bool, bool) {
+    (x.is_fully_addressable(), x.is_fully_replicated(), x.committed())
+}
+
 #[test]
 fn what_is_known_of_a_place() -> Result<()> {
     let (split, whole) = shardings()?;
     let on_one = ones([8, 2]);
     let (rows, copies) = (device_put(&on_one, &split)?, device_put(&on_one, &whole)?);
-    let about = |x: &Array| (x.is_fully_addressable(), x.is_fully_replicated(), x.committed());
-    assert_eq!(about(&on_one), (true, true, false));
-    assert_eq!(about(&rows), (true, false, true));
-    assert_eq!(about(&copies), (true, true, true));
-    assert_eq!(about(&(&rows + 1)), (true, false, true));
-    assert_eq!(about(&(&on_one + 1)), (true, true, false));
+    assert_eq!(placement_of(&on_one), (true, true, false));
+    assert_eq!(placement_of(&rows), (true, false, true));
+    assert_eq!(placement_of(&copies), (true, true, true));
+    assert_eq!(placement_of(&(&rows + 1)), (true, false, true));
+    assert_eq!(placement_of(&(&on_one + 1)), (true, true, false));
     // Replicated over an axis of one device is whole, whatever its spec says.
     let over_one = NamedSharding::new(&make_mesh([("x", 1)])?.auto(), P!["x"]);
     assert!(device_put(&on_one, &over_one)?.is_fully_replicated());

@@ -9,28 +9,29 @@ fn sharding_on(mesh: &Mesh, spec: PartitionSpec) -> NamedSharding {
     NamedSharding::new(mesh, spec)
 }
 
+/// Random numbers with this sharding; each process has the entire array.
+fn random_sharded(seed: u32, shape: &[usize], sharding: &NamedSharding) -> Result<Array> {
+    let values = random::normal(&random::key(seed), shape.to_vec());
+    let bytes = values.to_vec::<f32>()?;
+    let shape = shape.to_vec();
+    make_array_from_callback(shape.clone(), DType::F32, sharding, |index| {
+        let parts: Vec<_> = index.iter().map(|r| r.start as i32..r.end as i32).collect();
+        let x = Array::from_slice(&bytes, &shape)?;
+        let x = if parts.len() == 1 { x.get(parts[0].clone()) } else { x.get((parts[0].clone(), parts[1].clone())) };
+        x.check()?;
+        Ok(x)
+    })
+}
+
 /// The results of programs of many kinds on all devices.
 fn results() -> Result<Vec<(String, Array)>> {
     let n = device_count();
     let mesh = make_mesh([("x", n)])?.auto();
     let two = make_mesh([("a", n / 2), ("b", 2)])?.auto();
-    let random = |seed: u32, shape: &[usize], sharding: &NamedSharding| {
-        let values = random::normal(&random::key(seed), shape.to_vec());
-        let bytes = values.to_vec::<f32>()?;
-        let shape = shape.to_vec();
-        make_array_from_callback(shape.clone(), DType::F32, sharding, |index| {
-            let parts: Vec<_> = index.iter().map(|r| r.start as i32..r.end as i32).collect();
-            let x = Array::from_slice(&bytes, &shape)?;
-            let x =
-                if parts.len() == 1 { x.get(parts[0].clone()) } else { x.get((parts[0].clone(), parts[1].clone())) };
-            x.check()?;
-            Ok(x)
-        })
-    };
-    let x = random(1, &[8 * n, 24], &sharding_on(&mesh, P!["x"]))?;
-    let w = random(2, &[24, 16], &sharding_on(&mesh, P![]))?;
-    let square = random(3, &[4 * n, 4 * n], &sharding_on(&two, P!["a", "b"]))?;
-    let per_process = random(4, &[n, 1000], &sharding_on(&mesh, P!["x"]))?;
+    let x = random_sharded(1, &[8 * n, 24], &sharding_on(&mesh, P!["x"]))?;
+    let w = random_sharded(2, &[24, 16], &sharding_on(&mesh, P![]))?;
+    let square = random_sharded(3, &[4 * n, 4 * n], &sharding_on(&two, P!["a", "b"]))?;
+    let per_process = random_sharded(4, &[n, 1000], &sharding_on(&mesh, P!["x"]))?;
 
     let mut out: Vec<(String, Array)> = Vec::new();
     let mut keep = |name: &str, y: Array| out.push((name.to_owned(), y));
@@ -72,7 +73,7 @@ fn results() -> Result<Vec<(String, Array)>> {
     let turned = shard_map(move |x: Array| ppermute(x, "x", ring.clone()), &mesh).in_specs(P!["x"]).out_specs(P!["x"]);
     keep("ppermute", turned.call(&per_process)?);
     // Enough to be exchanged piece by piece.
-    let large = random(5, &[n, 20_000 * n], &sharding_on(&mesh, P!["x"]))?;
+    let large = random_sharded(5, &[n, 20_000 * n], &sharding_on(&mesh, P!["x"]))?;
     keep("a large sum", map(|x| psum(x, "x"), &large)?);
     keep("a large sum in halves", map(|x| psum(x.astype(DType::Bf16), "x"), &large)?);
     keep("a large all_gather", map(|x| all_gather(x, "x", 0).cumsum(0).get(-1), &large)?);

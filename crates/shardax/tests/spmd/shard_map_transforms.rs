@@ -263,26 +263,28 @@ fn permuted_scan_carry_names_the_cast() -> Result<()> {
     Ok(())
 }
 
+/// Numbers of several distributions.
+fn draw(k: Array) -> Vec<Array> {
+    vec![
+        random::normal(&k, [4]),
+        random::uniform(&k, [4]),
+        random::bernoulli(&k, 0.5, [4]).astype(DType::F32),
+        random::randint(&k, [4], 0, 9).astype(DType::F32),
+        random::permutation(&k, 4).astype(DType::F32),
+        random::gumbel(&k, [4]),
+        random::exponential(&k, [4]),
+        random::categorical(&k, &zeros([4, 3]), -1).astype(DType::F32),
+        random::ChoiceOptions::default().p(&array([0.2f32, 0.3, 0.5])).choice(&k, 3, [4]).astype(DType::F32),
+        random::truncated_normal(&k, -1.0f32, 1.0f32, [4]),
+    ]
+}
+
 /// Keys that differ from device to device, and keys that do not, with every kind of draw.
 ///
 /// JAX: `test_random_normal_rules`.
 #[test]
 fn draws_with_equal_and_different_keys() -> Result<()> {
     let mesh = mesh8()?;
-    let draw = |k: Array| -> Vec<Array> {
-        vec![
-            random::normal(&k, [4]),
-            random::uniform(&k, [4]),
-            random::bernoulli(&k, 0.5, [4]).astype(DType::F32),
-            random::randint(&k, [4], 0, 9).astype(DType::F32),
-            random::permutation(&k, 4).astype(DType::F32),
-            random::gumbel(&k, [4]),
-            random::exponential(&k, [4]),
-            random::categorical(&k, &zeros([4, 3]), -1).astype(DType::F32),
-            random::ChoiceOptions::default().p(&array([0.2f32, 0.3, 0.5])).choice(&k, 3, [4]).astype(DType::F32),
-            random::truncated_normal(&k, -1.0f32, 1.0f32, [4]),
-        ]
-    };
     let keys = random::split(&random::key(1), 8);
     for check in [true, false] {
         let draw_local = move |k: Array| draw(k.squeeze(0));

@@ -11,6 +11,11 @@ fn reversed() -> Result<Mesh> {
     Mesh::new(all, [("x", 8)])
 }
 
+/// Asserts that an array is close to these numbers.
+fn assert_near(have: Array, want: &[f32]) {
+    assert!(allclose(have, array(want.to_vec()), 1e-5, 1e-5).unwrap())
+}
+
 #[test]
 fn functions_for_many_devices_run_where_their_arguments_are() -> Result<()> {
     setup();
@@ -21,16 +26,15 @@ fn functions_for_many_devices_run_where_their_arguments_are() -> Result<()> {
     let x = device_put(&array((0..16).map(|i| i as f32).collect::<Vec<_>>()), &rows(&reversed()?))?;
     let (sum, slope) = (host(&x.sin().sum(..)), host(&x.cos()));
     let call = |x: Array| f.call(x);
-    let near = |have: Array, want: &[f32]| assert!(allclose(have, array(want.to_vec()), 1e-5, 1e-5).unwrap());
-    near(call(x.clone())?.reshape([1]), &sum);
-    near(jit(call).call(&x)?.reshape([1]), &sum);
-    near(grad(call).call(&x)?, &slope);
-    near(jit(grad(call)).call(&x)?, &slope);
+    assert_near(call(x.clone())?.reshape([1]), &sum);
+    assert_near(jit(call).call(&x)?.reshape([1]), &sum);
+    assert_near(grad(call).call(&x)?, &slope);
+    assert_near(jit(grad(call)).call(&x)?, &slope);
     let (value, back) = vjp(call, &x)?;
-    near(value.reshape([1]), &sum);
-    near(back.call(array(1.0f32))?.0, &slope);
+    assert_near(value.reshape([1]), &sum);
+    assert_near(back.call(array(1.0f32))?.0, &slope);
     let twice = grad(|x: Array| Ok(grad(call).call(x)?.sum(..))).call(&x)?;
-    near(twice, &host(&-x.sin()));
+    assert_near(twice, &host(&-x.sin()));
     Ok(())
 }
 

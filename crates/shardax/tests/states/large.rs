@@ -269,6 +269,17 @@ fn functions_number_large_arrays_in_int64() {
 /// The ranks of the slice that `cargo test` runs; with `SHARDAX_TEST_RANKS=all` all.
 const RANKS: [usize; 3] = [0, 15, 32];
 
+/// Operands of this rank.
+fn case_of_rank(rank: usize) -> Case {
+    let shape: Vec<usize> = (0..rank).map(|d| if d + 2 >= rank { 2 } else { 1 }).collect();
+    let size = shape.iter().product();
+    let numbers: Vec<f32> = (0..size).map(|i| 0.25 + i as f32 * 0.5).collect();
+    let of = |values: Vec<f32>| Array::from_slice(&values, &shape).unwrap();
+    let (x, y) = (of(numbers.clone()), of(numbers.iter().rev().copied().collect()));
+    let (mask, places) = (x.greater(0.6), array([0, 1]));
+    Case { x, y, mask, places, key: random::key(0), dtype: DType::F32, i: -1, n: 2, f: 0.5 }
+}
+
 /// Each function at each rank: what a matrix has, where dimensions of size 1 are before it, or an error that is the user's.
 #[test]
 fn functions_at_every_rank() {
@@ -284,17 +295,8 @@ fn functions_at_every_rank() {
             if !is_chosen {
                 continue;
             }
-            let of = |rank: usize| {
-                let shape: Vec<usize> = (0..rank).map(|d| if d + 2 >= rank { 2 } else { 1 }).collect();
-                let size = shape.iter().product();
-                let numbers: Vec<f32> = (0..size).map(|i| 0.25 + i as f32 * 0.5).collect();
-                let of = |values: Vec<f32>| Array::from_slice(&values, &shape).unwrap();
-                let (x, y) = (of(numbers.clone()), of(numbers.iter().rev().copied().collect()));
-                let (mask, places) = (x.greater(0.6), array([0, 1]));
-                Case { x, y, mask, places, key: random::key(0), dtype: DType::F32, i: -1, n: 2, f: 0.5 }
-            };
             let run = |rank: usize, compiled: bool| {
-                let case = of(rank);
+                let case = case_of_rank(rank);
                 let f = |x: Array| call(&Case { x, ..case.clone() });
                 let run = || if compiled { jit(f).call(&case.x) } else { f(case.x.clone()) };
                 let values = |ys: Vec<Array>| ys.iter().map(|y| Ok((y.shape().to_vec(), y.to_bytes()?))).collect();
