@@ -10,7 +10,7 @@ use crate::tasks::run_tasks;
 use crate::view::check;
 use crate::{FilterWindow, Result, View};
 
-/// The maximum number of parts: each adds up some lines of the cotangent.
+/// The maximum number of parts of the work. Each part adds up the products of some lines of the cotangent.
 const MAX_PARTS: usize = 16;
 
 /// The number of features processed together, for vectorization.
@@ -62,7 +62,7 @@ impl Kernel<'_> {
     fn run(&self, out: &mut [f32], threads: usize) {
         let Operands { of, window, features, .. } = self.0;
         let lines = window.len() / (of.window[2] * features);
-        // The parts follow from the shapes, for equal bits whatever the number of threads.
+        // The parts depend on shapes only, so that the result has the same bits for any number of threads.
         let block = lines.div_ceil(MAX_PARTS);
         let mut parts = vec![0.0; lines.div_ceil(block) * out.len()];
         let tasks = parts.chunks_mut(out.len()).enumerate();

@@ -56,7 +56,7 @@ pub(crate) fn encode(plugin_id: &str, parameters: &[ParameterSpec], stored: Stor
 
 /// Returns the program, if it is intact, and was written by one of these plugins with this signature.
 pub(crate) fn decode<'a>(bytes: &'a [u8], plugin_ids: &[&str], parameters: &[ParameterSpec]) -> Result<Stored<'a>> {
-    // The digest is checked before anything else is read.
+    // The digest is checked first, because everything else in a damaged entry can have any value.
     let payload = bytes.strip_prefix(ENTRY_FORMAT.as_bytes()).ok_or_else(damaged)?;
     let (digest, mut parts) = payload.split_at_checked(DIGEST).ok_or_else(damaged)?;
     if Sha256::digest(parts).as_slice() != digest {

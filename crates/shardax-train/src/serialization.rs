@@ -77,7 +77,8 @@ pub fn to_state_dict<T: Tree>(tree: &T) -> State {
 /// Replaces the arrays of a tree by the arrays of a state dict.
 ///
 /// # Errors
-/// Returns an error if the state lacks an array of the tree, has others, or one of another shape; the message names it.
+/// Returns an error that names the array if the state lacks an array of the tree, if it has an array that the tree lacks, or if
+/// the shapes of an array differ.
 #[track_caller]
 pub fn from_state_dict<T: Tree>(target: &T, state: &State) -> Result<T> {
     let mut flat = Flat::of(target);

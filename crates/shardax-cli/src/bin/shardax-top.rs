@@ -1,4 +1,4 @@
-//! `shardax-top FOLDER`: shows a run in the terminal.
+//! The command `shardax-top FOLDER`, which shows a training run in the terminal.
 
 use std::process::ExitCode;
 

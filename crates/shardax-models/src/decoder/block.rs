@@ -133,7 +133,7 @@ impl Norm {
         }
     }
 
-    /// `x` is `[..., features]`, and so is the result.
+    /// Normalizes `x`, `[..., features]`. The result has the same shape.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
@@ -241,7 +241,7 @@ impl Block {
         }
     }
 
-    /// `x` is `[..., length, features]`, and so is the result.
+    /// Applies the block to `x`, `[..., length, features]`. The result has the same shape.
     #[track_caller]
     pub fn forward(&self, x: Array) -> Array {
         self.forward_over(x, None, None).0

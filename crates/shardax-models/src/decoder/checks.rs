@@ -77,6 +77,7 @@ impl DecoderConfig {
         if let Some(share) = self.gate_sparsity.iter().find(|share| !(0.0..1.0).contains(*share)) {
             return Err(value_error(format!("gate_sparsity has {share}"), "use numbers from 0 to below 1"));
         }
+        // Without an embedding for all layers, or without streams, sizes of 1 pass the check.
         let embedding = self.layer_embedding.as_ref().map_or([1, 1], |about| [about.vocab_size, about.features]);
         let (streams, active) =
             self.streams.as_ref().map_or(([1, 1], 0), |about| ([about.count, about.rank], about.active));

@@ -42,7 +42,7 @@ impl ShortConv {
         }
     }
 
-    /// `x` is `[..., length, features]`, and so is the result.
+    /// Applies the convolution to `x`, `[..., length, features]`. The result has the same shape.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let [before, after] = self.gated(&x.into_array());

@@ -61,7 +61,7 @@ impl Mlp {
         self
     }
 
-    /// `x` is `[..., features]`, and so is the result.
+    /// Applies the MLP to `x`, `[..., features]`. The result has the same shape.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();

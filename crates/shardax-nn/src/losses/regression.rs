@@ -25,13 +25,19 @@ pub fn squared_error(predictions: impl ArrayLike, targets: impl ArrayLike) -> Ar
     (predictions - targets).square()
 }
 
-/// Half of the [`squared_error`].
+/// Returns half of the [`squared_error`], elementwise, whose gradient is the error.
 #[track_caller]
 pub fn l2_loss(predictions: impl ArrayLike, targets: impl ArrayLike) -> Array {
     squared_error(predictions, targets) * 0.5
 }
 
 /// Returns the mean of the [`squared_error`] over all elements, a scalar.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// assert_eq!(mse(array([1.0f32, 2.0]), array([1.0f32, 4.0])).item::<f32>()?, 2.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn mse(predictions: impl ArrayLike, targets: impl ArrayLike) -> Array {
     squared_error(predictions, targets).mean(..)
@@ -102,7 +108,7 @@ pub fn cosine_similarity(predictions: impl ArrayLike, targets: impl ArrayLike, e
     (a * b).sum(-1)
 }
 
-/// Returns the cosine distance `1 - cosine_similarity`. See [`cosine_similarity`].
+/// Returns the cosine distance `1 - cosine_similarity` of vectors along the last axis; see [`cosine_similarity`].
 #[track_caller]
 pub fn cosine_distance(predictions: impl ArrayLike, targets: impl ArrayLike, epsilon: f64) -> Array {
     1 - cosine_similarity(predictions, targets, epsilon)

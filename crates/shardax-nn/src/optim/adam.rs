@@ -139,7 +139,8 @@ impl<P: Tree> AdamState<P> {
     }
 }
 
-/// Divides the mean of the gradients by the square root of the mean of their squares, with Adam's defaults.
+/// Divides the mean of the gradients by the square root of the mean of their squares, with Adam's defaults. The means decay
+/// exponentially, and their bias towards 0 is corrected.
 ///
 /// Source: [Kingma and Ba 2014](https://arxiv.org/abs/1412.6980).
 pub fn scale_by_adam() -> ScaleByAdam {
@@ -194,7 +195,7 @@ pub struct AmsgradState<P> {
     pub nu_max: P,
 }
 
-/// [`scale_by_adam`] with the largest mean of squares so far.
+/// Scales like [`scale_by_adam`], but divides by the root of the largest mean of squares so far.
 ///
 /// Source: [Reddi et al. 2018](https://openreview.net/forum?id=ryQu7f-RZ).
 pub fn scale_by_amsgrad() -> ScaleByAmsgrad {
@@ -234,7 +235,7 @@ pub struct ScaleByAdamax {
     pub eps: f64,
 }
 
-/// [`scale_by_adam`] with a decayed maximum of the absolute values in place of the root of the mean of squares.
+/// Scales like [`scale_by_adam`], but divides by a decaying maximum of the absolute gradients.
 ///
 /// Source: [Kingma and Ba 2014](https://arxiv.org/abs/1412.6980).
 pub fn scale_by_adamax() -> ScaleByAdamax {
@@ -276,7 +277,7 @@ pub struct ScaleByBelief {
     pub nesterov: bool,
 }
 
-/// [`scale_by_adam`] with the squares of the gradients' deviations from their mean.
+/// Scales like [`scale_by_adam`], but computes the mean of squares from the gradients' deviations from their mean.
 ///
 /// Source: [Zhuang et al. 2020](https://arxiv.org/abs/2010.07468).
 pub fn scale_by_belief() -> ScaleByBelief {
@@ -320,7 +321,7 @@ pub struct ScaleByYogi {
     pub initial_accumulator_value: f64,
 }
 
-/// [`scale_by_adam`] whose mean of squares grows and falls by no more than the new square.
+/// Scales like [`scale_by_adam`], but changes the mean of squares by no more than the new square.
 ///
 /// Source: [Zaheer et al. 2018](https://papers.nips.cc/paper/2018/hash/90365351ccc7437a1309dc64e4db32a3-Abstract.html).
 pub fn scale_by_yogi() -> ScaleByYogi {
@@ -374,8 +375,8 @@ pub struct ScaleByRadam {
     pub nesterov: bool,
 }
 
-/// [`scale_by_adam`], rectified: early steps use only the mean of the gradients, because their estimate of the variance is
-/// unreliable.
+/// Scales like [`scale_by_adam`], but early steps use only the mean of the gradients, because the estimate of their variance is
+/// not reliable yet.
 ///
 /// Source: [Liu et al. 2019](https://arxiv.org/abs/1908.03265).
 pub fn scale_by_radam() -> ScaleByRadam {
@@ -443,7 +444,7 @@ pub struct AdanState<P> {
     pub t: Array,
 }
 
-/// Adam with Nesterov's momentum, estimated from the differences of gradients.
+/// Scales like [`scale_by_adam`], with Nesterov's momentum that is estimated from the differences of gradients.
 ///
 /// Source: [Xie et al. 2022](https://arxiv.org/abs/2208.06677).
 pub fn scale_by_adan() -> ScaleByAdan {
@@ -500,7 +501,7 @@ pub struct LionState<P> {
     pub mu: P,
 }
 
-/// Returns the sign of a mean of the gradients.
+/// Replaces gradients by the signs of an average: `sign(b1 * mean + (1 - b1) * gradient)`, where the mean decays by `b2`.
 ///
 /// Source: [Chen et al. 2023](https://arxiv.org/abs/2302.06675).
 pub fn scale_by_lion(b1: f64, b2: f64) -> ScaleByLion {
@@ -540,7 +541,8 @@ pub struct ScaleByNovograd {
     pub weight_decay: f64,
 }
 
-/// Divides each array by its average length, then computes the mean. This is Adam with one mean of squares for each array.
+/// Divides the gradient of each array by its average length, then averages the quotients. This is Adam with one mean of squares
+/// for each array.
 ///
 /// Source: [Ginsburg et al. 2019](https://arxiv.org/abs/1905.11286).
 pub fn scale_by_novograd() -> ScaleByNovograd {

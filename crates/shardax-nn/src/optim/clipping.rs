@@ -76,6 +76,14 @@ pub struct ClipByGlobalNorm {
 /// not change, so you should prefer it to [`clip`] for large models.
 ///
 /// Source: [Pascanu et al. 2012](https://arxiv.org/abs/1211.5063).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let gradients = vec![array([3.0f32]), array([4.0f32])]; // of length 5
+/// let (clipped, _) = clip_by_global_norm(1.0).update(gradients.clone(), (), &gradients)?;
+/// assert!(allclose(&clipped[1], array([0.8f32]), 1e-6, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn clip_by_global_norm(max_norm: f64) -> ClipByGlobalNorm {
     ClipByGlobalNorm { max_norm }
 }
@@ -221,7 +229,7 @@ pub struct ZeroNansState<P> {
     pub found_nan: P,
 }
 
-/// Replaces NaNs by 0.
+/// Replaces NaNs in the updates by 0. The state says which arrays had one.
 pub fn zero_nans() -> ZeroNans {
     ZeroNans {}
 }

@@ -14,7 +14,7 @@ pub struct Scale {
     pub factor: f64,
 }
 
-/// Multiplies by a constant.
+/// Multiplies updates by a constant.
 pub fn scale(factor: f64) -> Scale {
     Scale { factor }
 }
@@ -53,9 +53,9 @@ pub struct AddDecayedWeights {
     pub weight_decay: Schedule,
 }
 
-/// Adds the parameters times `weight_decay`, a number or a [`Schedule`].
+/// Adds the parameters times `weight_decay`, a number or a [`Schedule`], to the updates.
 ///
-/// Wrap it in [`masked`](super::masked) to leave out some parameters, such as biases.
+/// You can wrap it in [`masked`](super::masked) to leave out some parameters, such as biases.
 pub fn add_decayed_weights(weight_decay: impl Into<Schedule>) -> AddDecayedWeights {
     AddDecayedWeights { weight_decay: weight_decay.into() }
 }
@@ -179,7 +179,8 @@ pub struct TraceState<P> {
     pub trace: P,
 }
 
-/// Momentum: adds `decay` times the accumulated updates.
+/// Accumulates updates (momentum): the result is the update plus `decay` times the previous result. With `nesterov`, the result
+/// is one accumulation ahead.
 pub fn trace(decay: f64, nesterov: bool) -> Trace {
     Trace { decay, nesterov, accumulator_dtype: None }
 }
@@ -281,7 +282,7 @@ pub struct ScheduleState {
     pub count: Option<Array>,
 }
 
-/// Multiplies by the negative learning rate, a number or a [`Schedule`].
+/// Multiplies updates by the negative learning rate, a number or a [`Schedule`]. It is usually the last part of a chain.
 pub fn scale_by_learning_rate(learning_rate: impl Into<Schedule>) -> ScaleByLearningRate {
     ScaleByLearningRate { learning_rate: learning_rate.into(), flip_sign: true }
 }
@@ -325,8 +326,8 @@ pub struct ApplyEveryState<P> {
     pub grad_acc: P,
 }
 
-/// Accumulates `k` updates, then returns their sum. The updates before it are zero. See [`multi_steps`](super::multi_steps)
-/// for means of gradients.
+/// Accumulates `k` updates, then returns their sum. The updates of the other steps are zero. To average gradients instead, use
+/// [`multi_steps`](super::multi_steps).
 pub fn apply_every(k: usize) -> ApplyEvery {
     ApplyEvery { k }
 }
@@ -442,7 +443,8 @@ pub struct RpropState<P> {
     pub prev_updates: P,
 }
 
-/// Steps whose size grows while the sign of the gradient stays the same, and shrinks when it changes.
+/// Replaces gradients by their signs times a step size for each element, which grows while the sign stays the same and shrinks
+/// when it changes.
 ///
 /// Source: [Riedmiller and Braun 1993](https://ieeexplore.ieee.org/document/298623).
 pub fn scale_by_rprop(learning_rate: f64) -> ScaleByRprop {

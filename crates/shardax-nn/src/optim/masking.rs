@@ -59,7 +59,22 @@ impl<P: Tree, T: GradientTransformation<State>> GradientTransformation<P> for Ma
     }
 }
 
-/// Freezes the parameters that `mask` selects: their updates become zero. Put it last in a chain.
+/// Freezes the parameters that `mask` selects: their updates become zero. You must put it last in a chain, because later
+/// transformations, such as weight decay, would change the updates again.
+///
+/// If only few parameters are trained, [`Optimizer::wrt`](super::Optimizer::wrt) is cheaper, because it computes no gradients for
+/// the others.
+///
+/// ```
+/// use shardax_nn::optim::freeze;
+/// use shardax_nn::prelude::*;
+/// let model = Linear::new(1, 1, &mut Rngs::new(0));
+/// let state = TrainState::create(model.clone(), (sgd(0.5), freeze("**.kernel")))?;
+/// let state = state.apply_gradients(tree::map(|p| ones_like(&p), model.clone())?)?;
+/// assert_eq!(state.params.kernel.item::<f32>()?, model.kernel.item::<f32>()?);
+/// assert_eq!(state.params.bias.expect("a bias").item::<f32>()?, -0.5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn freeze(mask: impl Into<Filter>) -> Masked<SetToZero> {
     masked(set_to_zero(), mask)
 }
@@ -168,7 +183,7 @@ pub fn partition<L: Labelled, S: Into<String>>(
     Partition { transforms, labels, param_labels }
 }
 
-/// [`partition`], by Optax's older name.
+/// Applies a transformation to each group of parameters: Optax's older name of [`partition`].
 pub fn multi_transform<L: Labelled, S: Into<String>>(
     transforms: L,
     param_labels: impl Fn(&str, &Array) -> S + Send + Sync + 'static,

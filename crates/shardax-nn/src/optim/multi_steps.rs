@@ -98,8 +98,19 @@ pub struct MultiStepsState<P, S> {
 /// Applies the inner optimizer once in `every` calls, to the mean of their gradients. The updates of the other calls are
 /// zero.
 ///
-/// Call it on every micro-batch: [`apply_updates`](super::apply_updates) of zeros changes nothing. `every` must be at least
-/// 1.
+/// Call it for every micro-batch, because [`apply_updates`](super::apply_updates) of zeros changes nothing. `every` must be at
+/// least 1.
+///
+/// ```
+/// use shardax_nn::optim::multi_steps;
+/// use shardax_nn::prelude::*;
+/// let state = TrainState::create(array([1.0f32]), multi_steps(sgd(0.5), 2))?;
+/// let state = state.apply_gradients(array([1.0f32]))?;
+/// assert_eq!(state.params.to_vec::<f32>()?, [1.0]); // the first of two
+/// let state = state.apply_gradients(array([3.0f32]))?;
+/// assert_eq!(state.params.to_vec::<f32>()?, [0.0]); // 1 - 0.5 * (1 + 3) / 2
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn multi_steps<T>(inner: T, every: usize) -> MultiSteps<T> {
     MultiSteps { inner, every, use_grad_mean: true, accumulator_dtype: DType::F32, should_skip: None }
 }

@@ -72,7 +72,15 @@ pub type Yogi = (ScaleByYogi, ScaleByLearningRate);
 /// See [`lamb`].
 pub type Lamb = (ScaleByAdam, AddDecayedWeights, ScaleByTrustRatio, ScaleByLearningRate);
 
-/// Stochastic gradient descent: the update is the negative learning rate times the gradient.
+/// Stochastic gradient descent: the update is the negative learning rate times the gradient. [`SgdOptions`] adds momentum.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let state = TrainState::create(array([1.0f32, 1.0]), sgd(0.5))?;
+/// let state = state.apply_gradients(array([1.0f32, -3.0]))?;
+/// assert_eq!(state.params.to_vec::<f32>()?, [0.5, 2.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn sgd(learning_rate: impl Into<Schedule>) -> Sgd {
     (None, scale_by_learning_rate(learning_rate))
 }
@@ -96,12 +104,13 @@ impl SgdOptions for Sgd {
     }
 }
 
-/// [`sgd`] with momentum, plain or Nesterov's.
+/// Stochastic gradient descent with momentum, plain or Nesterov's: updates accumulate, and earlier updates decay by the factor
+/// `momentum` in each step.
 pub fn sgd_momentum(learning_rate: impl Into<Schedule>, momentum: f64, nesterov: bool) -> Sgd {
     (Some(trace(momentum, nesterov)), scale_by_learning_rate(learning_rate))
 }
 
-/// Adam, with decay rates 0.9 and 0.999 and epsilon 1e-8.
+/// Adam, with decay rates 0.9 and 0.999 and epsilon 1e-8. [`AdamOptions`] sets other values.
 ///
 /// Source: [Kingma and Ba 2014](https://arxiv.org/abs/1412.6980).
 ///
@@ -117,33 +126,47 @@ pub fn adam(learning_rate: impl Into<Schedule>) -> Adam {
     (scale_by_adam(), scale_by_learning_rate(learning_rate))
 }
 
-/// Adam with weight decay that Adam does not scale. Optax's default `weight_decay` is 1e-4.
+/// Adam with decoupled weight decay: each step also subtracts `learning_rate * weight_decay * parameter`, which Adam does not
+/// scale. Optax's default `weight_decay` is 1e-4. [`AdamOptions`] sets other decay rates and epsilons.
+///
+/// Every parameter decays. To leave out some, such as biases, you can write the chain yourself and wrap its second part in
+/// [`masked`].
 ///
 /// Source: [Loshchilov and Hutter 2017](https://arxiv.org/abs/1711.05101).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let rate = warmup_cosine_decay_schedule(0.0, 3e-4, 1000, 10_000, 3e-5);
+/// let optimizer = (clip_by_global_norm(1.0), adamw(rate, 0.1).b2(0.95));
+/// assert_eq!(optimizer.1.0.b2, 0.95);
+/// ```
 pub fn adamw(learning_rate: impl Into<Schedule>, weight_decay: f64) -> AdamW {
     (scale_by_adam(), add_decayed_weights(weight_decay), scale_by_learning_rate(learning_rate))
 }
 
-/// RMSProp, with decay 0.9 and epsilon 1e-8.
+/// RMSProp: gradients divided by the root of an average of their squares, with decay 0.9 and epsilon 1e-8.
 pub fn rmsprop(learning_rate: impl Into<Schedule>) -> RmsProp {
     (scale_by_rms(0.9, 1e-8), scale_by_learning_rate(learning_rate))
 }
 
-/// AdaGrad, with initial accumulator 0.1 and epsilon 1e-7.
+/// AdaGrad: gradients divided by the root of the sum of all squares so far, which begins at 0.1, with epsilon 1e-7. Steps
+/// therefore become smaller.
 ///
 /// Source: [Duchi et al. 2011](https://jmlr.org/papers/v12/duchi11a.html).
 pub fn adagrad(learning_rate: impl Into<Schedule>) -> AdaGrad {
     (scale_by_rss(0.1, 1e-7), scale_by_learning_rate(learning_rate))
 }
 
-/// Lion, with decay rates 0.9 and 0.99 and weight decay 1e-3.
+/// Lion: the signs of an average of the gradients, with decay rates 0.9 and 0.99 and weight decay 1e-3. Its state is half as
+/// large as Adam's.
 ///
 /// Source: [Chen et al. 2023](https://arxiv.org/abs/2302.06675).
 pub fn lion(learning_rate: impl Into<Schedule>) -> Lion {
     (scale_by_lion(0.9, 0.99), add_decayed_weights(1e-3), scale_by_learning_rate(learning_rate))
 }
 
-/// LAMB: Adam scaled by each layer's ratio of norms, with epsilon 1e-6.
+/// LAMB, for large batches: Adam with epsilon 1e-6, whose update of each array is scaled by the ratio of the parameter's norm to
+/// the update's norm. Optax's default `weight_decay` is 0.
 ///
 /// Source: [You et al. 2019](https://arxiv.org/abs/1904.00962).
 pub fn lamb(learning_rate: impl Into<Schedule>, weight_decay: f64) -> Lamb {
@@ -177,33 +200,35 @@ pub fn adafactor<S: Into<Schedule>>(learning_rate: Option<S>) -> Adafactor {
     )
 }
 
-/// Adam scaled by the deviation of gradients from their mean, with epsilons 1e-16.
+/// AdaBelief: Adam that divides by the deviations of the gradients from their mean, with epsilons 1e-16.
 ///
 /// Source: [Zhuang et al. 2020](https://arxiv.org/abs/2010.07468).
 pub fn adabelief(learning_rate: impl Into<Schedule>) -> AdaBelief {
     (scale_by_belief(), scale_by_learning_rate(learning_rate))
 }
 
-/// AdaDelta, with `rho` 0.9, epsilon 1e-6 and no weight decay.
+/// AdaDelta: gradients scaled by the ratio of the sizes of earlier updates and gradients, with `rho` 0.9, epsilon 1e-6 and no
+/// weight decay.
 ///
 /// Source: [Zeiler 2012](https://arxiv.org/abs/1212.5701).
 pub fn adadelta(learning_rate: impl Into<Schedule>) -> AdaDelta {
     (add_decayed_weights(0.0), scale_by_adadelta(), scale_by_learning_rate(learning_rate))
 }
 
-/// Adam with the largest absolute gradients.
+/// Adamax: Adam that divides by a decaying maximum of the absolute gradients instead of the root of their mean square.
 ///
 /// Source: [Kingma and Ba 2014](https://arxiv.org/abs/1412.6980).
 pub fn adamax(learning_rate: impl Into<Schedule>) -> Adamax {
     (scale_by_adamax(), scale_by_learning_rate(learning_rate))
 }
 
-/// [`adamax`] with weight decay. Optax's default `weight_decay` is 1e-4.
+/// Adamax with decoupled weight decay, like [`adamw`]. Optax's default `weight_decay` is 1e-4.
 pub fn adamaxw(learning_rate: impl Into<Schedule>, weight_decay: f64) -> AdamaxW {
     (scale_by_adamax(), add_decayed_weights(weight_decay), scale_by_learning_rate(learning_rate))
 }
 
-/// Adan, with decay rates 0.98, 0.92 and 0.99, and epsilons 1e-8. Optax's default `weight_decay` is 0.
+/// Adan: Adam with Nesterov's momentum, which it estimates from differences of gradients. The decay rates are 0.98, 0.92 and
+/// 0.99, and the epsilons 1e-8. Optax's default `weight_decay` is 0.
 ///
 /// Source: [Xie et al. 2022](https://arxiv.org/abs/2208.06677).
 pub fn adan(learning_rate: impl Into<Schedule>, weight_decay: f64) -> Adan {
@@ -211,7 +236,7 @@ pub fn adan(learning_rate: impl Into<Schedule>, weight_decay: f64) -> Adan {
     (adan, add_decayed_weights(weight_decay), scale_by_learning_rate(learning_rate))
 }
 
-/// Adam with the largest mean of squares so far.
+/// AMSGrad: Adam that divides by the root of the largest mean of squares so far instead of the current one.
 ///
 /// Source: [Reddi et al. 2018](https://openreview.net/forum?id=ryQu7f-RZ).
 pub fn amsgrad(learning_rate: impl Into<Schedule>) -> Amsgrad {
@@ -233,7 +258,7 @@ pub fn dpsgd(
     (aggregate, momentum.map(|decay| trace(decay, false)), scale_by_learning_rate(learning_rate))
 }
 
-/// Steps proportional to the length of each parameter, which counts as 1e-6 at least.
+/// Fromage: steps proportional to the length of each parameter, for which it uses at least 1e-6.
 ///
 /// Source: [Bernstein et al. 2020](https://arxiv.org/abs/2002.03432).
 pub fn fromage(learning_rate: impl Into<Schedule>) -> Fromage {
@@ -258,8 +283,8 @@ pub fn fromage(learning_rate: impl Into<Schedule>) -> Fromage {
     (trust_ratio, scale_by_learning_rate(rate), add_decayed_weights(decay))
 }
 
-/// LARS: momentum of gradients scaled by each layer's ratio of norms, with trust coefficient 1e-3 and momentum 0.9.
-/// Optax's default `weight_decay` is 0.
+/// LARS, for large batches: the gradient of each array is scaled by the ratio of the parameter's norm to its own, then
+/// accumulated with momentum 0.9. The trust coefficient is 1e-3. Optax's default `weight_decay` is 0.
 ///
 /// Source: [You et al. 2017](https://arxiv.org/abs/1708.03888).
 pub fn lars(learning_rate: impl Into<Schedule>, weight_decay: f64) -> Lars {
@@ -274,57 +299,60 @@ pub fn noisy_sgd(learning_rate: impl Into<Schedule>, key: &Array) -> NoisySgd {
     (add_noise(0.01, 0.55, key), scale_by_learning_rate(learning_rate))
 }
 
-/// NovoGrad, with decay rates 0.9 and 0.25 and epsilon 1e-6.
+/// NovoGrad: Adam with one mean of squares for each array, with decay rates 0.9 and 0.25 and epsilon 1e-6.
 ///
 /// Source: [Ginsburg et al. 2019](https://arxiv.org/abs/1905.11286).
 pub fn novograd(learning_rate: impl Into<Schedule>) -> Novograd {
     (ScaleByNovograd { eps: 1e-6, ..scale_by_novograd() }, scale_by_learning_rate(learning_rate))
 }
 
-/// Rectified Adam.
+/// RAdam, rectified Adam: the first steps use only the mean of the gradients, because the estimate of their variance is not
+/// reliable yet. You therefore need no warmup.
 ///
 /// Source: [Liu et al. 2019](https://arxiv.org/abs/1908.03265).
 pub fn radam(learning_rate: impl Into<Schedule>) -> Radam {
     (scale_by_radam(), scale_by_learning_rate(learning_rate))
 }
 
-/// [`rmsprop`] that divides by the standard deviation, with momentum if it is given, as Optax's `rmsprop(centered=True)`.
+/// RMSProp that divides by the standard deviation of the gradients, like Optax's `rmsprop(centered=True)`, with momentum if you
+/// pass it.
 pub fn rmsprop_centered(learning_rate: impl Into<Schedule>, momentum: Option<f64>) -> RmsPropCentered {
     (scale_by_stddev(), scale_by_learning_rate(learning_rate), momentum.map(|decay| trace(decay, false)))
 }
 
-/// [`rmsprop`] with momentum, as Optax's `rmsprop(momentum=…)`.
+/// RMSProp with momentum, plain or Nesterov's, like Optax's `rmsprop(momentum=…)`.
 pub fn rmsprop_momentum(learning_rate: impl Into<Schedule>, momentum: f64, nesterov: bool) -> RmsPropMomentum {
     (scale_by_rms(0.9, 1e-8), scale_by_learning_rate(learning_rate), trace(momentum, nesterov))
 }
 
-/// Returns the learning rate times the signs of the gradients.
+/// Sign descent: the update is the negative learning rate times the signs of the gradients.
 ///
 /// Source: [Bernstein et al. 2018](https://arxiv.org/abs/1802.04434).
 pub fn sign_sgd(learning_rate: impl Into<Schedule>) -> SignSgd {
     (scale_by_sign(), scale_by_learning_rate(learning_rate))
 }
 
-/// [`sign_sgd`] of a mean of the gradients. Optax's default `beta` is 0.9.
+/// Signum: [`sign_sgd`] of an average of the gradients with decay `beta`. Optax's default `beta` is 0.9.
 pub fn signum(learning_rate: impl Into<Schedule>, beta: f64) -> Signum {
     (ema(beta, false), scale_by_sign(), scale_by_learning_rate(learning_rate))
 }
 
-/// SM3, with momentum 0.9.
+/// SM3: AdaGrad that stores only the largest squares along each dimension, so that its state is small, with momentum 0.9.
 ///
 /// Source: [Anil et al. 2019](https://arxiv.org/abs/1901.11150).
 pub fn sm3(learning_rate: impl Into<Schedule>) -> Sm3 {
     (scale_by_sm3(), scale_by_learning_rate(learning_rate))
 }
 
-/// Yogi, with epsilon 1e-3.
+/// Yogi: Adam whose mean of squares changes by no more than the new square, with epsilon 1e-3.
 ///
 /// Source: [Zaheer et al. 2018](https://papers.nips.cc/paper/2018/hash/90365351ccc7437a1309dc64e4db32a3-Abstract.html).
 pub fn yogi(learning_rate: impl Into<Schedule>) -> Yogi {
     (scale_by_yogi(), scale_by_learning_rate(learning_rate))
 }
 
-/// Descent along the gradient and its change, with weights 1.
+/// Optimistic gradient descent: the update is the negative learning rate times the gradient plus its change since the last step.
+/// It is for games, in which plain descent may run in circles.
 ///
 /// Source: [Mokhtari et al. 2019](https://arxiv.org/abs/1901.08511).
 pub fn optimistic_gradient_descent(learning_rate: impl Into<Schedule>) -> OptimisticGradientDescent {
@@ -334,7 +362,7 @@ pub fn optimistic_gradient_descent(learning_rate: impl Into<Schedule>) -> Optimi
 /// See [`optimistic_adam`].
 pub type OptimisticAdam = (ScaleByAdam, ScaleByOptimisticGradient, ScaleByLearningRate);
 
-/// Adam with Nesterov's momentum, for descent along the gradient and its change, with weights 1, as Optax's
+/// Optimistic Adam: [`optimistic_gradient_descent`] of the updates of Adam with Nesterov's momentum, like Optax's
 /// `optimistic_adam_v2`.
 ///
 /// Source: [Daskalakis et al. 2017](https://arxiv.org/abs/1711.00141).
@@ -343,7 +371,8 @@ pub fn optimistic_adam(learning_rate: impl Into<Schedule>) -> OptimisticAdam {
     (adam, scale_by_optimistic_gradient(), scale_by_learning_rate(learning_rate))
 }
 
-/// Rprop, whose first steps have this size.
+/// Rprop: each element has its own step size, which grows while the sign of its gradient stays the same and shrinks when the sign
+/// changes. `learning_rate` is the size of the first steps.
 ///
 /// Source: [Riedmiller and Braun 1993](https://ieeexplore.ieee.org/document/298623).
 pub fn rprop(learning_rate: f64) -> Rprop {

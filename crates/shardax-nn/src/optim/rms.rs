@@ -37,7 +37,7 @@ pub struct RmsState<P> {
     pub nu: P,
 }
 
-/// Divides by the root mean square of the gradients.
+/// Divides gradients by the root of an average of their squares with this decay, plus `eps`.
 pub fn scale_by_rms(decay: f64, eps: f64) -> ScaleByRms {
     ScaleByRms { decay, eps, initial_scale: 0.0, eps_in_sqrt: true, bias_correction: false }
 }
@@ -87,7 +87,7 @@ pub struct StddevState<P> {
     pub variance: P,
 }
 
-/// Divides by the standard deviation of the gradients: RMSProp, centered.
+/// Divides gradients by their standard deviation, which it estimates from averages (centered RMSProp).
 pub fn scale_by_stddev() -> ScaleByStddev {
     ScaleByStddev { decay: 0.9, eps: 1e-8, initial_scale: 0.0 }
 }
@@ -131,7 +131,7 @@ pub struct RssState<P> {
     pub sum_of_squares: P,
 }
 
-/// Divides by the root of the sum of all squared gradients.
+/// Divides gradients by the root of the sum of their squares in all steps so far.
 pub fn scale_by_rss(initial_accumulator_value: f64, eps: f64) -> ScaleByRss {
     ScaleByRss { initial_accumulator_value, eps }
 }
@@ -173,7 +173,7 @@ pub struct AdadeltaState<P> {
     pub e_x: P,
 }
 
-/// Multiplies by the ratio of the root mean squares of updates and gradients.
+/// Multiplies gradients by the root mean square of earlier updates, and divides them by the root mean square of the gradients.
 ///
 /// Source: [Zeiler 2012](https://arxiv.org/abs/1212.5701).
 pub fn scale_by_adadelta() -> ScaleByAdadelta {
@@ -236,8 +236,8 @@ pub struct FactoredState<P> {
     pub v: P,
 }
 
-/// Divides by the root mean square of the gradients, as Adafactor does. Because the means are stored only for rows and
-/// columns, the state is much smaller than Adam's.
+/// Divides gradients by their root mean square, like Adafactor. Because the means are stored only for rows and columns, the state
+/// is much smaller than Adam's.
 ///
 /// Source: [Shazeer and Stern 2018](https://arxiv.org/abs/1804.04235).
 pub fn scale_by_factored_rms() -> ScaleByFactoredRms {

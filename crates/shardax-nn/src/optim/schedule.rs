@@ -116,22 +116,31 @@ impl From<ExponentialDecay> for Schedule {
     }
 }
 
-/// Creates a schedule with the same number at every step.
+/// Returns a schedule with the same number at every step. Plain numbers convert to it, so that you rarely need it.
 pub fn constant_schedule(value: f64) -> Schedule {
     Schedule::Constant { value }
 }
 
-/// Changes from `init_value` to `end_value` in `transition_steps` equal steps.
+/// Returns a schedule that changes from `init_value` to `end_value` in `transition_steps` equal steps, and then stays.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let schedule = linear_schedule(1.0, 0.0, 4);
+/// assert_eq!(schedule.at(array([0, 1, 4, 100])).to_vec::<f32>()?, [1.0, 0.75, 0.0, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn linear_schedule(init_value: f64, end_value: f64, transition_steps: usize) -> Schedule {
     polynomial_schedule(init_value, end_value, 1.0, transition_steps)
 }
 
-/// Changes from `init_value` to `end_value` as a power of the number of steps that remain.
+/// Returns a schedule that changes from `init_value` to `end_value` in `transition_steps` steps. The distance to `end_value` is
+/// proportional to the number of remaining steps to the power `power`.
 pub fn polynomial_schedule(init_value: f64, end_value: f64, power: f64, transition_steps: usize) -> Schedule {
     Schedule::Polynomial { init_value, end_value, power, transition_steps, transition_begin: 0 }
 }
 
-/// Computes `init_value * decay_rate^(step / transition_steps)`.
+/// Returns a schedule whose number is `init_value * decay_rate^(step / transition_steps)`. You can change the other fields of the
+/// result, such as `staircase`.
 pub fn exponential_decay(init_value: f64, transition_steps: usize, decay_rate: f64) -> ExponentialDecay {
     ExponentialDecay {
         init_value,
@@ -143,25 +152,41 @@ pub fn exponential_decay(init_value: f64, transition_steps: usize, decay_rate: f
     }
 }
 
-/// Decays from `init_value` to `alpha * init_value` in `decay_steps`, along half a period of a cosine.
+/// Returns a schedule that decays from `init_value` to `alpha * init_value` in `decay_steps` steps, along half a period of a
+/// cosine, and then stays.
 ///
 /// Source: [Loshchilov and Hutter 2016](https://arxiv.org/abs/1608.03983).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let schedule = cosine_decay_schedule(1.0, 100, 0.1);
+/// assert!(allclose(schedule.at(array([0, 50, 100])), array([1.0f32, 0.55, 0.1]), 1e-6, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn cosine_decay_schedule(init_value: f64, decay_steps: usize, alpha: f64) -> Schedule {
     Schedule::Cosine { init_value, decay_steps, alpha, exponent: 1.0 }
 }
 
-/// Begins with `init_value`, and multiplies it by each scale at the step of the scale.
+/// Returns a schedule that begins with `init_value` and is multiplied by each scale at its boundary, a step.
 pub fn piecewise_constant_schedule(init_value: f64, boundaries_and_scales: impl Into<Vec<(usize, f64)>>) -> Schedule {
     Schedule::PiecewiseConstant { init_value, boundaries_and_scales: boundaries_and_scales.into() }
 }
 
-/// Uses the first schedule until the first boundary, then the second, and so on. The steps of each count from its boundary.
+/// Returns a schedule that follows the first schedule until the first boundary, then the second, and so on. Each schedule counts
+/// its steps from its boundary. There must be one boundary less than schedules.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let schedule = join_schedules([linear_schedule(0.0, 1.0, 10), 0.5.into()], [10]);
+/// assert_eq!(schedule.at(array([0, 5, 10, 20])).to_vec::<f32>()?, [0.0, 0.5, 0.5, 0.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn join_schedules(schedules: impl Into<Vec<Schedule>>, boundaries: impl Into<Vec<usize>>) -> Schedule {
     Schedule::Join { schedules: schedules.into(), boundaries: boundaries.into() }
 }
 
-/// Increases from `init_value` to `peak_value` in `warmup_steps`, then decreases to `end_value` along a cosine until step
-/// `decay_steps`, which includes the warmup.
+/// Returns a schedule that increases from `init_value` to `peak_value` in `warmup_steps` steps, then decreases to `end_value`
+/// along a cosine until step `decay_steps`, which includes the warmup. [`Schedule`] has an example.
 pub fn warmup_cosine_decay_schedule(
     init_value: f64,
     peak_value: f64,
@@ -179,18 +204,18 @@ pub fn warmup_cosine_decay_schedule(
     )
 }
 
-/// Increases from `init_value` to the first value of the decay in `warmup_steps`, then decays.
+/// Returns a schedule that increases from `init_value` to the first value of `decay` in `warmup_steps` steps, then decays.
 pub fn warmup_exponential_decay_schedule(init_value: f64, warmup_steps: usize, decay: ExponentialDecay) -> Schedule {
     join_schedules([linear_schedule(init_value, decay.init_value, warmup_steps), decay.into()], [warmup_steps])
 }
 
-/// Increases from `init_value` to `peak_value` in `warmup_steps`, then stays at `peak_value`.
+/// Returns a schedule that increases from `init_value` to `peak_value` in `warmup_steps` steps, then stays at `peak_value`.
 pub fn warmup_constant_schedule(init_value: f64, peak_value: f64, warmup_steps: usize) -> Schedule {
     linear_schedule(init_value, peak_value, warmup_steps)
 }
 
-/// Interpolates between the values at boundaries, along lines or cosines. The value at a boundary is the value at the boundary
-/// before it times its scale. The value at step 0 is `init_value`.
+/// Returns a schedule that interpolates between the values at boundaries, along lines or cosines. The value at step 0 is
+/// `init_value`. The value at a boundary is its scale times the value at the boundary before it.
 pub fn piecewise_interpolate_schedule(
     interpolate_type: Interpolate,
     init_value: f64,

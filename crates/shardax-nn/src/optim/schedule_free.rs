@@ -42,8 +42,8 @@ pub struct ScheduleFreeState<P, S> {
     pub z: P,
 }
 
-/// Trains without a schedule: gradients are computed between the iterates and their average.
-/// [`schedule_free_eval_params`] returns the average, for evaluation.
+/// Trains without a schedule: the parameters, at which you compute gradients, are between the iterates of `base_optimizer` and
+/// their average. You must evaluate the model with the average, which [`schedule_free_eval_params`] returns.
 ///
 /// Source: [Defazio et al. 2024](https://arxiv.org/abs/2405.15682).
 pub fn schedule_free<T>(base_optimizer: T, learning_rate: impl Into<Schedule>) -> ScheduleFree<T> {
@@ -56,7 +56,19 @@ pub fn schedule_free<T>(base_optimizer: T, learning_rate: impl Into<Schedule>) -
     }
 }
 
-/// Returns the parameters for evaluation, from the state and the parameters of [`schedule_free`].
+/// Returns the parameters for evaluation, the average of all iterates, from the state and the parameters of [`schedule_free`].
+///
+/// ```
+/// use shardax_nn::optim::{schedule_free_eval_params, schedule_free_sgd};
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([1.0f32]), schedule_free_sgd(0.5))?;
+/// for gradient in [1.0f32, 1.0] {
+///     state = state.apply_gradients(array([gradient]))?;
+/// }
+/// let average = schedule_free_eval_params(&state.opt_state, &state.params)?;
+/// assert!(allclose(average, array([0.25f32]), 1e-6, 0.0)?); // the iterates are 0.5 and 0
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn schedule_free_eval_params<P: Tree, S>(state: &ScheduleFreeState<P, S>, params: &P) -> Result<P> {
     tree::map2(
@@ -129,7 +141,7 @@ pub type ScheduleFreeSgd = ScheduleFree<(Option<AddDecayedWeights>, ScaleByLearn
 /// See [`schedule_free_adamw`].
 pub type ScheduleFreeAdamW = ScheduleFree<(ScaleByRms, AddDecayedWeights, ScaleByLearningRate)>;
 
-/// [`schedule_free`] stochastic gradient descent. For a warmup, use a
+/// Stochastic gradient descent without a schedule: [`schedule_free`] with [`sgd`](super::sgd). For a warmup, use a
 /// [`warmup_constant_schedule`](super::warmup_constant_schedule).
 ///
 /// ```
@@ -145,7 +157,8 @@ pub fn schedule_free_sgd(learning_rate: impl Into<Schedule>) -> ScheduleFreeSgd 
     schedule_free((None, scale_by_learning_rate(learning_rate.clone())), learning_rate)
 }
 
-/// [`schedule_free`] AdamW. Optax's default learning rate is 0.0025, and its default `weight_decay` 0.
+/// AdamW without a schedule: [`schedule_free`] with AdamW that has no momentum. Optax's default learning rate is 0.0025, and its
+/// default `weight_decay` is 0.
 pub fn schedule_free_adamw(learning_rate: impl Into<Schedule>, weight_decay: f64) -> ScheduleFreeAdamW {
     let learning_rate = learning_rate.into();
     let rms = ScaleByRms { eps_in_sqrt: false, bias_correction: true, ..scale_by_rms(0.999, 1e-8) };

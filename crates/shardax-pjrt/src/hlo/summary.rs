@@ -62,7 +62,7 @@ impl Shardings {
     }
 }
 
-/// A module with only what [`Summary`] and [`Shardings`] read, a small part of the size.
+/// Returns a module with only the fields that [`Summary`] and [`Shardings`] read, which are a small part of its size.
 pub(crate) fn outline(module: &[u8]) -> Result<Vec<u8>> {
     let mut summary = SummaryProto::decode(module).map_err(bad_proto)?;
     for computation in &mut summary.computations {

@@ -119,6 +119,19 @@ impl SaveArgs {
 /// # Errors
 /// Returns an error if the folder exists or cannot be written, and for an array without values; then it leaves no
 /// files.
+///
+/// # Examples
+/// ```
+/// use shardax_nn::prelude::*;
+/// use shardax_train::checkpoint;
+/// # let path = std::env::temp_dir().join(format!("shardax-doc-save-{}", std::process::id()));
+/// let model = Linear::new(2, 3, &mut Rngs::new(0));
+/// checkpoint::save(&path, &model)?;
+/// let restored = checkpoint::restore(&path, &Linear::new(2, 3, &mut Rngs::new(1)))?;
+/// assert_eq!(restored.kernel.to_vec::<f32>()?, model.kernel.to_vec::<f32>()?);
+/// # std::fs::remove_dir_all(&path)?;
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn save<T: Tree>(path: impl AsRef<Path>, tree: &T) -> Result<()> {
     at(write_tree(path.as_ref(), tree, &SaveArgs::new()))
@@ -187,7 +200,8 @@ fn write_tree<T: Tree>(path: &Path, tree: &T, args: &SaveArgs) -> Result<()> {
     job.run(|| Ok(()))
 }
 
-/// Restores the tree that was saved in a folder, given a tree like it: [`Checkpoint::restore`].
+/// Restores the tree that was saved in a folder. `like` is a tree of the same structure, shapes and dtypes, such as a new model;
+/// see [`Checkpoint::restore`]. [`save`] has an example.
 #[track_caller]
 pub fn restore<T: Tree>(path: impl AsRef<Path>, like: &T) -> Result<T> {
     let checkpoint = absolute(path.as_ref()).map_err(Fault::from).and_then(|path| Checkpoint::read(&path));

@@ -17,13 +17,24 @@ const PIXELS: usize = SIDE * SIDE;
 ///
 /// # Errors
 /// Returns an error, with the file and the offset, if a file is truncated, or a label is not below 10.
+///
+/// # Examples
+/// ```no_run
+/// use shardax_train::data::{Source, Stream, cifar10};
+/// let training = cifar10((1..=5).map(|i| format!("cifar-10-batches-bin/data_batch_{i}.bin")))?;
+/// let mut batches = training.stream().shuffled(0).batch(128);
+/// let batch = batches.next_item().expect("a batch")?;
+/// assert_eq!(batch["image"].shape(), [128, 32, 32, 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn cifar10<P: AsRef<Path>>(files: impl IntoIterator<Item = P>) -> Result<InMemory> {
     let location = std::panic::Location::caller();
     read(files, &[("label", 10)]).map_err(|error| error.at(location))
 }
 
-/// Reads CIFAR-100's files, `train.bin` or `test.bin`, as [`cifar10()`], with `coarse`, uint8, too.
+/// Reads CIFAR-100's files, `train.bin` or `test.bin`, like [`cifar10()`]. An example also has `coarse`, uint8, the label of
+/// the superclass.
 #[track_caller]
 pub fn cifar100<P: AsRef<Path>>(files: impl IntoIterator<Item = P>) -> Result<InMemory> {
     let location = std::panic::Location::caller();

@@ -32,7 +32,17 @@ pub fn idx(path: impl AsRef<Path>) -> Result<HostArray> {
 /// `train-labels-idx1-ubyte.gz`. An example has `image`, uint8 `[rows, columns]`, and `label`, uint8.
 ///
 /// # Errors
-/// Also returns an error if the numbers of images and labels differ.
+/// Returns the errors of [`idx()`], and an error if the numbers of images and labels differ.
+///
+/// # Examples
+/// ```no_run
+/// use shardax_train::data::{Source, Stream, idx_images};
+/// let training = idx_images("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz")?;
+/// let mut batches = training.stream().shuffled(0).batch(128);
+/// let batch = batches.next_item().expect("a batch")?;
+/// assert_eq!((batch["image"].shape(), batch["label"].shape()), (&[128, 28, 28][..], &[128][..]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn idx_images(images: impl AsRef<Path>, labels: impl AsRef<Path>) -> Result<InMemory> {
     InMemory::new([("image", idx(images)?), ("label", idx(labels)?)])

@@ -17,7 +17,7 @@ use super::{Example, HostArray};
 /// column-major order; the result is row-major.
 ///
 /// # Errors
-/// Returns an error, with the file and the offset, for others, and if it is truncated.
+/// Returns an error, with the file and the offset, if the array has another dtype or the file is truncated.
 #[track_caller]
 pub fn npy(path: impl AsRef<Path>) -> Result<HostArray> {
     let location = std::panic::Location::caller();
@@ -37,8 +37,8 @@ fn read(path: &Path) -> Result<HostArray> {
     }
 }
 
-/// Reads the arrays in a `.npz` file by name. Entries of texts or objects, and files that are no arrays, are skipped with a
-/// warning; folders and hidden files, such as the ones that macOS adds to zip files, without one.
+/// Reads the arrays in a `.npz` file by name. It skips entries of texts or objects, and files that are not arrays, with a
+/// warning. It also skips folders and hidden files, such as the ones that macOS adds to zip files, without a warning.
 #[track_caller]
 pub fn npz(path: impl AsRef<Path>) -> Result<Example> {
     let location = std::panic::Location::caller();

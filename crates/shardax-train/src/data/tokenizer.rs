@@ -93,7 +93,7 @@ impl Tokenizer {
         }
     }
 
-    /// Encodes a text as an example with `tokens`, int32 `[any length]`, as [`pack`](super::Stream::pack) takes it.
+    /// Encodes a text as an example with `tokens`, int32 `[length]`, for [`pack`](super::Stream::pack).
     #[track_caller]
     pub fn example(&self, text: &str) -> Result<Example> {
         let tokens = self.encode(text)?;
@@ -122,7 +122,7 @@ mod bpe {
     }
 
     impl BpeOptions {
-        /// Sets the size of the vocabulary. The first 256 tokens are the bytes.
+        /// Creates options for a vocabulary of this size. The first 256 tokens are the bytes.
         pub fn new(vocab_size: usize) -> Self {
             BpeOptions { vocab_size, special_tokens: Vec::new() }
         }

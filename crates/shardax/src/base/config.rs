@@ -64,7 +64,15 @@ fn with<R>(f: impl FnOnce(&mut Config) -> R) -> R {
 }
 
 /// Sets the number of simulated CPU devices (JAX's `jax_num_cpu_devices`; the environment variable
-/// `SHARDAX_NUM_CPU_DEVICES`). Without it a CPU host has one device.
+/// `SHARDAX_NUM_CPU_DEVICES`). By default a CPU host has one device. You must call it before anything creates an array or asks
+/// for devices, usually at the start of `main`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// shardax::config::set_num_cpu_devices(4)?;
+/// assert_eq!(device_count(), 4);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 ///
 /// # Errors
 /// Returns an error if `n` is 0 or more than 2,048, or if devices are already in use and their number differs.

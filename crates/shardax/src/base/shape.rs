@@ -330,7 +330,14 @@ pub(crate) fn normalize_axes(axes: impl IntoAxes, rank: usize) -> Result<SmallVe
     Ok(out)
 }
 
-/// Broadcasts several shapes by NumPy's rules.
+/// Broadcasts several shapes by NumPy's rules, or returns `None` if they are incompatible.
+///
+/// ```
+/// use shardax::shape::broadcast_shapes;
+/// let shape = broadcast_shapes(&[&[3, 1], &[4]]).expect("compatible shapes");
+/// assert_eq!(shape[..], [3, 4]);
+/// assert!(broadcast_shapes(&[&[3], &[4]]).is_none());
+/// ```
 pub fn broadcast_shapes(shapes: &[&[usize]]) -> Option<Shape> {
     let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);
     let mut out: Shape = smallvec![1; rank];

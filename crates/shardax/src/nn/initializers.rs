@@ -94,33 +94,33 @@ impl AxisList {
     }
 }
 
-/// Returns all zeros.
+/// Creates weights that are all zero.
 pub fn zeros() -> Initializer {
     constant(0.0)
 }
 
-/// Returns all ones.
+/// Creates weights that are all one.
 pub fn ones() -> Initializer {
     constant(1.0)
 }
 
-/// Returns all equal to a constant.
+/// Creates weights that are all equal to `value`.
 pub fn constant(value: f64) -> Initializer {
     Initializer(Kind::Constant(value))
 }
 
-/// Draws from a normal distribution with mean 0.
+/// Draws weights from a normal distribution with mean 0 and standard deviation `stddev`.
 pub fn normal(stddev: f64) -> Initializer {
     Initializer(Kind::Normal { stddev })
 }
 
-/// Draws from a normal distribution with mean 0, truncated at two standard deviations. Therefore the standard deviation
+/// Draws weights from a normal distribution with mean 0, truncated at two standard deviations. Therefore the standard deviation
 /// of the weights is slightly smaller than `stddev`.
 pub fn truncated_normal(stddev: f64) -> Initializer {
     Initializer(Kind::TruncatedNormal { stddev, lower: -2.0, upper: 2.0 })
 }
 
-/// Draws from a uniform distribution in `[0, scale)`.
+/// Draws weights from a uniform distribution in `[0, scale)`.
 pub fn uniform(scale: f64) -> Initializer {
     Initializer(Kind::Uniform { scale })
 }
@@ -152,6 +152,14 @@ pub fn delta_orthogonal(scale: f64) -> Initializer {
 
 /// Draws random weights with variance `scale / n`, where `n` is the number of inputs or outputs of a unit. The last two
 /// axes are inputs and outputs, and all axes before them are the receptive field of a convolution.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::nn::initializers::{Distribution, Fan, variance_scaling};
+/// let weights = variance_scaling(2.0, Fan::In, Distribution::Normal).init(&random::key(0), &[100, 200], DType::F32);
+/// assert!((weights.var(..).item::<f32>()? - 2.0 / 100.0).abs() < 1e-3);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn variance_scaling(scale: f64, mode: Fan, distribution: Distribution) -> Initializer {
     Initializer(Kind::VarianceScaling {
         scale,

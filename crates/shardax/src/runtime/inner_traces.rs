@@ -82,7 +82,7 @@ impl InnerTraces {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Finds a trace for a call. The function that is being traced then depends on what this trace depends on.
+    /// Finds a trace for a call. The function that is being traced then also depends on everything that this trace read.
     pub fn find(&self, key: &InnerKey) -> Option<Arc<InnerTrace>> {
         let trace = self.lock().iter().find(|trace| trace.serves(key)).cloned()?;
         depend_on(trace.dependence);

@@ -119,8 +119,8 @@ fn stack<T: Tree, B: AsRef<[u8]>>(
     flat.build()
 }
 
-/// Copies the tree to each local device, on a new leading axis, as `pmap` maps over. Same as
-/// [`device_put_replicated`] on the local devices.
+/// Copies the tree to each local device, stacked on a new leading axis, over which `pmap` maps:
+/// [`device_put_replicated`] to the local devices. [`unreplicate`] has an example.
 #[track_caller]
 pub fn replicate<T: Tree>(tree: &T) -> Result<T> {
     local_devices().and_then(|devices| put_replicated(tree, &devices)).at_caller()

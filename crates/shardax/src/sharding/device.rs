@@ -291,12 +291,13 @@ pub fn local_device_count() -> usize {
     client().map(|c| c.local_devices.len()).unwrap_or(0)
 }
 
-/// Returns the index of this process among all processes of the program.
+/// Returns the index of this process among all processes of the program; 0 in a program of one process.
 pub fn process_index() -> usize {
     client().map(|c| c.pjrt.process_index()).unwrap_or(0)
 }
 
-/// Returns the number of processes of the program.
+/// Returns the number of processes of the program, which must have joined it with [`initialize`](crate::distributed::initialize),
+/// except on a TPU slice, whose hosts the plugin connects.
 pub fn process_count() -> usize {
     client().map(|c| c.devices.iter().map(|d| d.process_index()).max().unwrap_or(0) + 1).unwrap_or(1)
 }

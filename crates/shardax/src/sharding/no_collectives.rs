@@ -74,7 +74,7 @@ pub(crate) fn check_types<'t>(
 ) -> Result<()> {
     for &axis in Forbidden::current().axes() {
         let kept_partial = results.iter().any(|typed| typed.unreduced().contains(axis));
-        // A sum over an axis stays unreduced, or the compiler has to communicate. So does it if the axis is dropped.
+        // The compiler has to communicate if a sum over an axis does not stay unreduced, or if a result loses the axis.
         let problem = if operands.clone().any(|typed| typed.unreduced().contains(axis)) && !kept_partial {
             format!("consumes unreduced axis '{axis}' without keeping it unreduced in the output")
         } else if operands.clone().any(|typed| splits(typed, axis))

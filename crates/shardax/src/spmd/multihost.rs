@@ -65,7 +65,8 @@ pub fn broadcast_one_to_all<T: Tree>(tree: &T) -> Result<T> {
     broadcast(tree, process_index() == 0).at_caller()
 }
 
-/// Returns the tree of the process that passes `is_source = true`, on all processes.
+/// Returns, on all processes, the tree of the process that passes `is_source = true`. The trees of the other processes must have
+/// the same structure, shapes and dtypes.
 ///
 /// # Errors
 /// Returns an error on all processes unless exactly one process passes `true`.
@@ -74,7 +75,8 @@ pub fn broadcast_one_to_all_from<T: Tree>(tree: &T, is_source: bool) -> Result<T
     broadcast(tree, is_source).at_caller()
 }
 
-/// Waits until all processes have called this with the same name and their devices have finished earlier work.
+/// Waits until all processes have called this with the same name and their devices have finished earlier work. With one process
+/// it waits only for the devices.
 ///
 /// # Errors
 /// Returns an error on all processes if the names differ, and if another process does not arrive within the [collective

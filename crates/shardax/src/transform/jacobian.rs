@@ -45,6 +45,14 @@ pub fn jacfwd<Args: Tree, F: Function<Args>>(f: F) -> Jacobian<F, Args, Forward>
 /// Returns the Jacobian of a function by reverse mode, one row per output element. It is faster than forward mode if
 /// there are more inputs than outputs. It has the options of [`jacfwd`].
 ///
+/// ```
+/// # use shardax::prelude::*;
+/// let norms = |x: Array| stack(&[x.sum(..), x.square().sum(..)], 0);
+/// let jacobian = jacrev(norms).call(array([1.0f32, 2.0, 3.0]))?;
+/// assert_eq!(jacobian.get(1).to_vec::<f32>()?, [2.0, 4.0, 6.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
 /// # Errors
 /// Calling it returns an error for arguments and results that are not floating point.
 pub fn jacrev<Args: Tree, F: Function<Args>>(f: F) -> Jacobian<F, Args, Reverse> {

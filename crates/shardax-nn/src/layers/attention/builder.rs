@@ -51,6 +51,7 @@ impl MultiHeadAttentionBuilder {
         MultiHeadAttentionBuilder {
             num_heads,
             in_features,
+            // `None` means the number that follows from `in_features` or `num_heads` when the layer is built.
             qkv_features: None,
             out_features: None,
             num_kv_heads: None,

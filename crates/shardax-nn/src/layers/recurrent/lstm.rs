@@ -83,7 +83,7 @@ impl RnnCell for LstmCell {
     }
 }
 
-/// [`LstmCell`] with one matmul for all gates, which is faster.
+/// An [`LstmCell`] with one matmul for all gates, which is faster.
 ///
 /// ```
 /// use shardax_nn::prelude::*;

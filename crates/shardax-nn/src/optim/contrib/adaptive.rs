@@ -53,7 +53,7 @@ transformation! {
 /// See [`acprop`].
 pub type Acprop = (ScaleByAcprop, AddDecayedWeights, ScaleByLearningRate);
 
-/// ACProp: asynchronous centered adaptive steps, without weight decay.
+/// ACProp, without weight decay: gradients divided by their deviation from the mean, which it estimates from earlier steps.
 pub fn acprop(learning_rate: impl Into<Schedule>) -> Acprop {
     (scale_by_acprop(), add_decayed_weights(0.0), scale_by_learning_rate(learning_rate))
 }
@@ -120,7 +120,7 @@ pub fn ademamix(learning_rate: impl Into<Schedule>) -> Ademamix {
 }
 
 transformation! {
-    /// [`scale_by_ademamix`] with the gradient as the fast mean, and a sum as the slow mean.
+    /// Scales like [`scale_by_ademamix`], with the gradient as the fast mean and a sum as the slow mean.
     ///
     /// Source: [Morwani et al. 2025](https://arxiv.org/abs/2502.02431).
     scale_by_simplified_ademamix -> ScaleBySimplifiedAdemamix {
@@ -163,7 +163,7 @@ transformation! {
 /// See [`simplified_ademamix`].
 pub type SimplifiedAdemamix = (ScaleBySimplifiedAdemamix, AddDecayedWeights, ScaleByLearningRate);
 
-/// Simplified AdEMAMix, without weight decay.
+/// Simplified AdEMAMix, without weight decay: [`ademamix`] with the gradient as the fast mean and a sum as the slow mean.
 pub fn simplified_ademamix(learning_rate: impl Into<Schedule>) -> SimplifiedAdemamix {
     (scale_by_simplified_ademamix(), add_decayed_weights(0.0), scale_by_learning_rate(learning_rate))
 }
@@ -269,7 +269,7 @@ transformation! {
 /// See [`madgrad`].
 pub type Madgrad = (AddDecayedWeights, ScaleByMadgrad);
 
-/// MADGRAD, without weight decay.
+/// MADGRAD, without weight decay: momentum, and dual averages of the gradients divided by cube roots of sums of squares.
 pub fn madgrad(learning_rate: impl Into<Schedule>) -> Madgrad {
     let scaled = ScaleByMadgrad { learning_rate: learning_rate.into(), ..scale_by_madgrad() };
     (add_decayed_weights(0.0), scaled)

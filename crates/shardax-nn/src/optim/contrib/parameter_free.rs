@@ -147,7 +147,8 @@ transformation! {
     };
 }
 
-/// AdamW by D-Adaptation: [`scale_by_dadapt_adamw`] with this factor or schedule. Optax's default is 1.
+/// AdamW with a learning rate that D-Adaptation estimates: [`scale_by_dadapt_adamw`] times `learning_rate`, a factor or a
+/// schedule. Optax's default is 1.
 pub fn dadapt_adamw(learning_rate: impl Into<Schedule>) -> DAdaptAdamW {
     DAdaptAdamW { learning_rate: learning_rate.into(), ..scale_by_dadapt_adamw() }
 }
@@ -232,7 +233,8 @@ transformation! {
     };
 }
 
-/// Prodigy: [`scale_by_prodigy`] with this factor or schedule. Optax's default is 1.
+/// Prodigy, AdamW with a learning rate that it estimates: [`scale_by_prodigy`] times `learning_rate`, a factor or a schedule.
+/// Optax's default is 1.
 pub fn prodigy(learning_rate: impl Into<Schedule>) -> Prodigy {
     Prodigy { learning_rate: learning_rate.into(), ..scale_by_prodigy() }
 }
@@ -302,13 +304,14 @@ transformation! {
 /// See [`dog`].
 pub type Dog = (ScaleByDog, ScaleByLearningRate);
 
-/// DoG: distance over gradients. Optax's default `learning_rate` is 1.
+/// DoG, distance over gradients: gradient descent whose step size is the largest distance from the start, divided by the root of
+/// the sum of squared gradients. Optax's default `learning_rate` is 1.
 pub fn dog(learning_rate: impl Into<Schedule>) -> Dog {
     (scale_by_dog(), scale_by_learning_rate(learning_rate))
 }
 
 transformation! {
-    /// [`scale_by_dog`] with sums in which each gradient is weighted by the distance in its step.
+    /// Scales like [`scale_by_dog`], with sums in which each gradient is weighted by the distance in its step.
     ///
     /// Source: [Khaled et al. 2023](https://arxiv.org/abs/2305.16284).
     scale_by_dowg -> ScaleByDowg {
@@ -345,7 +348,8 @@ transformation! {
 /// See [`dowg`].
 pub type Dowg = (ScaleByDowg, ScaleByLearningRate);
 
-/// DoWG: weighted distance over gradients. Optax's default `learning_rate` is 1.
+/// DoWG, distance over weighted gradients: [`dog`] with gradients that are weighted by the distance in their step. Optax's default
+/// `learning_rate` is 1.
 pub fn dowg(learning_rate: impl Into<Schedule>) -> Dowg {
     (scale_by_dowg(), scale_by_learning_rate(learning_rate))
 }

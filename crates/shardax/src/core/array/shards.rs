@@ -304,6 +304,16 @@ pub fn block_until_ready<T: TreeOrRef<Kind>, Kind>(tree: T) -> Result<T> {
 
 /// Copies every array of a tree to the default device, which then holds the entire array. It starts all copies to the
 /// host before it waits for the first.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # shardax::config::set_num_cpu_devices(8).ok();
+/// let mesh = make_mesh([("x", 8)])?;
+/// let split = device_put(&arange(0..16), &NamedSharding::new(&mesh, P!["x"]))?;
+/// let entire = device_get(&split)?;
+/// assert_eq!((split.addressable_shards()?.len(), entire.addressable_shards()?.len()), (8, 1));
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn device_get<T: Tree>(tree: &T) -> Result<T> {
     let mut flat = Flat::of(tree);

@@ -234,8 +234,8 @@ impl TreeDef {
     /// Returns the place and the metadata of each leaf.
     pub fn leaf_infos(&self) -> Vec<LeafInfo> {
         let mut infos = Vec::new();
-        // The nodes above, each with the number of children left, the metadata for leaves there, and the enclosing
-        // stacks.
+        // The enclosing nodes. Each entry has the number of remaining children, the metadata for the leaves below the
+        // node, and the enclosing stacks.
         let mut above: Vec<(usize, LeafInfo, Vec<Option<&'static str>>)> = Vec::new();
         self.walk(&mut |path, token| {
             let (mut here, mut stacks) = match above.last_mut() {

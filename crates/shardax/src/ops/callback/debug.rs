@@ -33,8 +33,8 @@ where
     HostCallback::new(move |args: &[HostArg<'_>], _: &mut [_]| f(args), &(), Kind::Debug).call(operands)
 }
 
-/// Like [`callback`], but calls keep their order, as with [`HostCallback::ordered`]. Under `vmap` there is one call
-/// after another for the entries. A program for several devices cannot call it.
+/// Calls a host function like [`callback`], but in the order of the program, as with [`HostCallback::ordered`]. Under `vmap`
+/// it is called for one entry of the batch after the other. You cannot use it in a program for several devices.
 #[track_caller]
 pub fn callback_ordered<F>(f: F, operands: impl IntoOperands) -> Result<()>
 where

@@ -100,7 +100,7 @@ impl Attributes {
     /// Returns the truth value of this name.
     ///
     /// # Errors
-    /// Returns an error if there is none.
+    /// Returns an error if the call has no attribute of this name and type.
     pub fn bool(&self, name: &str) -> Result<bool> {
         self.read(name, "a truth value", |value| if let Attribute::Bool(v) = value { Some(*v) } else { None })
     }
@@ -108,7 +108,7 @@ impl Attributes {
     /// Returns the integer of this name.
     ///
     /// # Errors
-    /// Returns an error if there is none.
+    /// Returns an error if the call has no attribute of this name and type.
     pub fn int(&self, name: &str) -> Result<i64> {
         self.read(name, "an integer", |value| if let Attribute::Int(v) = value { Some(*v) } else { None })
     }
@@ -116,7 +116,7 @@ impl Attributes {
     /// Returns the floating point number of this name.
     ///
     /// # Errors
-    /// Returns an error if there is none.
+    /// Returns an error if the call has no attribute of this name and type.
     pub fn float(&self, name: &str) -> Result<f64> {
         self.read(
             name,
@@ -128,7 +128,7 @@ impl Attributes {
     /// Returns the text of this name.
     ///
     /// # Errors
-    /// Returns an error if there is none.
+    /// Returns an error if the call has no attribute of this name and type.
     pub fn text(&self, name: &str) -> Result<&str> {
         self.read(name, "text", |value| if let Attribute::Text(v) = value { Some(v.as_str()) } else { None })
     }
@@ -136,7 +136,7 @@ impl Attributes {
     /// Returns the integers of this name.
     ///
     /// # Errors
-    /// Returns an error if there are none.
+    /// Returns an error if the call has no attribute of this name and type.
     pub fn ints(&self, name: &str) -> Result<&[i64]> {
         self.read(name, "integers", |value| if let Attribute::Ints(v) = value { Some(v.as_slice()) } else { None })
     }
@@ -144,7 +144,7 @@ impl Attributes {
     /// Returns the floating point numbers of this name.
     ///
     /// # Errors
-    /// Returns an error if there are none.
+    /// Returns an error if the call has no attribute of this name and type.
     pub fn floats(&self, name: &str) -> Result<&[f64]> {
         self.read(name, "floating point numbers", |value| {
             if let Attribute::Floats(v) = value { Some(v.as_slice()) } else { None }

@@ -70,6 +70,30 @@ where
 /// The function is called exactly as often as the program says, even if its results are unused: under `vmap` once for
 /// each entry of the batch, and inside a `shard_map` by each device. Independent calls run in no particular order. A
 /// program that the compiler partitions over several devices cannot call it. It has no derivative.
+///
+/// ```
+/// # use shardax::effects_barrier;
+/// # use shardax::prelude::*;
+/// use std::sync::Mutex;
+/// static SEEN: Mutex<Vec<f32>> = Mutex::new(Vec::new());
+/// let record = io_callback(
+///     |args, _results| {
+///         SEEN.lock().unwrap().push(args[0].to_vec::<f32>()?[0]);
+///         Ok(())
+///     },
+///     (),
+/// );
+/// let f = jit(move |x: Array| -> Result<Array> {
+///     record.call(&x)?;
+///     Ok(x * 2)
+/// });
+/// for x in [1.0f32, 2.0] {
+///     let _ = f.call(array(x))?;
+/// }
+/// effects_barrier()?;
+/// assert_eq!(*SEEN.lock().unwrap(), [1.0, 2.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn io_callback<T, F>(f: F, results: T) -> HostCallback<T>
 where
     T: Tree,

@@ -303,7 +303,7 @@ fn integer_power(x: &Array, y: &Array) -> Result<Array> {
     Ok(result)
 }
 
-/// Raises `x` to a constant integer power.
+/// Raises `x` to a constant integer power, elementwise. The result has the dtype of `x`; a negative power of integers is an error.
 #[track_caller]
 pub fn integer_pow(x: impl ArrayLike, n: i32) -> Array {
     let x = &x.into_array();

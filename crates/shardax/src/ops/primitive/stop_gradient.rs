@@ -52,7 +52,14 @@ impl Primitive for StopGradient {
     }
 }
 
-/// Returns the tree and stops gradients from flowing through it.
+/// Returns the tree and stops gradients from flowing through it: derivatives treat its arrays as constants. Values do not change.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let loss = |x: Array| &x * stop_gradient(x.square());
+/// assert_eq!(grad(loss).call(3.0)?.item::<f32>()?, 9.0); // instead of 27
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn stop_gradient<T: Tree>(x: T) -> T {
     let _line = crate::source::enter();
