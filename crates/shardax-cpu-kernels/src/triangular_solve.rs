@@ -15,16 +15,16 @@ use crate::{Result, View};
 /// The number of equations that are solved one by one, before the others are updated.
 const BLOCK: usize = 32;
 
-/// Which systems [`triangular_solve`] solves.
+/// The form of the systems that [`triangular_solve`] solves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Triangle {
-    /// `a x = b` if the matrix is on the left, and else `x a = b`.
+    /// True for `a x = b`, with the matrix on the left, and false for `x a = b`.
     pub is_left: bool,
-    /// The lower triangle of the matrix is read, and else the upper one.
+    /// True if the lower triangle of the matrix is read, and false for the upper one. The other triangle can have any values.
     pub is_lower: bool,
-    /// The matrix is transposed.
+    /// True if the matrix is transposed.
     pub transposes: bool,
-    /// The diagonal is not read, and taken to be 1.
+    /// True if the diagonal is 1. Then it is not read, so that it can have any values.
     pub has_unit_diagonal: bool,
 }
 
