@@ -143,8 +143,38 @@ struct Node {
 }
 
 /// As much stack as a program's main thread has.
-fn on_main_stack(f: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
-    std::thread::Builder::new().stack_size(8 << 20).spawn(f).expect("a thread").join().expect("it does not panic")
+const MAIN_STACK: usize = 8 << 20;
+
+fn on_stack(bytes: usize, f: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+    std::thread::Builder::new().stack_size(bytes).spawn(f).expect("a thread").join().expect("it does not panic")
+}
+
+#[test]
+fn nested_functions_on_a_thread_with_a_small_stack() -> Result<()> {
+    setup();
+    // Without a larger stack, the search for the shardings of a program's inputs overflows.
+    on_stack(256 << 10, || {
+        let f = nested(500, |f| {
+            Rc::new(move |x: Array| {
+                let f = f.clone();
+                jit(move |x: Array| f(x)).call(x)
+            })
+        });
+        assert_eq!(f(array(0.5f32))?.item::<f32>()?, 0.5f32.sin());
+        Ok(())
+    })?;
+    // Dropping the program does.
+    on_stack(64 << 10, || {
+        let f = nested(250, |f| {
+            Rc::new(move |x: Array| {
+                let f = f.clone();
+                cond(x.greater(0), move |x: Array| f(x), |x: Array| Ok(x), x)
+            })
+        });
+        let program = make_program(move |x: Array| f(x), array(0.5f32))?;
+        assert_eq!(program.eqns().len(), 3);
+        Ok(())
+    })
 }
 
 fn second_element(list: Node) -> Array {
@@ -154,7 +184,7 @@ fn second_element(list: Node) -> Array {
 #[test]
 fn a_list_of_ten_thousand_nodes() -> Result<()> {
     setup();
-    on_main_stack(|| {
+    on_stack(MAIN_STACK, || {
         let scalar = array(1.0f32);
         let list = (0..10_000).fold(None, |next, _| Some(Box::new(Node { x: scalar.clone(), next })));
         let list = *list.expect("nodes");

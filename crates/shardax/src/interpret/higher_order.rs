@@ -152,12 +152,12 @@ pub(crate) fn new_var(program: &mut Program, aval: Aval) -> Var {
 
 /// Drops unused captures.
 pub(crate) fn drop_unused_captures(traced: Traced) -> Traced {
-    let program = traced.program.simplified();
+    let mut program = traced.program.simplified();
     let mut used = program.used_inputs();
     used[traced.captures.len()..].fill(true);
     let captures = marked(&traced.captures, &used);
-    let inputs = marked(&program.inputs, &used);
-    Traced { program: Program { inputs, ..program }, captures }
+    program.inputs = marked(&program.inputs, &used);
+    Traced { program, captures }
 }
 
 /// A residual: a value that the linear part receives from outside.

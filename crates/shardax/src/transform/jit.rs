@@ -9,7 +9,6 @@ use crate::core::argnums::check_argnums;
 use crate::core::array::Array;
 use crate::core::function::{Function, IntoArgnums, IntoArgs, function_name, identity_of};
 use crate::core::prefix::{IntoPrefix, Prefix};
-use crate::core::program::Program;
 use crate::core::program::trace::{bind, check_usable, is_recording, is_tracing, scoped};
 use crate::core::sharding_like::{RequestedSharding, ShardingLike};
 use crate::core::tree::{Flat, Tree, TreeDef};
@@ -369,9 +368,9 @@ impl Options {
             None => {
                 let (result, dependence) = recorded(|| trace_flat(&flat.def, key.avals(), &constrained));
                 let (traced, out_def) = result?;
-                let program = traced.program.simplified();
+                let mut program = traced.program.simplified();
                 let used = program.used_inputs();
-                let program = Program { inputs: marked(&program.inputs, &used), ..program };
+                program.inputs = marked(&program.inputs, &used);
                 let call = Arc::new(Call { name: self.name.to_owned(), program: program.into() });
                 let trace = Arc::new(InnerTrace { key, call, used, out_def, dependence });
                 // A captured value may belong to the calling trace, which ends, so a trace with captures is not cached.

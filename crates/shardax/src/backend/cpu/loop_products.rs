@@ -296,8 +296,8 @@ impl<'a> Split<'a> {
 
     /// The equations that depend only on constants, with the types of variables outside of the loop.
     fn outside(&self) -> Program {
-        let mut program =
-            Program { avals: self.body.avals.clone(), inputs: self.body.inputs.clone(), ..Program::default() };
+        let (eqns, outputs) = Default::default();
+        let mut program = Program { avals: self.body.avals.clone(), inputs: self.body.inputs.clone(), eqns, outputs };
         for var in self.body.inputs.iter().filter(|var| self.is_scanned[var.index()]) {
             program.avals[var.index()] = for_all_steps(self.body.aval_of(*var), self.scan.length);
         }

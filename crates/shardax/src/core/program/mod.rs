@@ -206,6 +206,13 @@ pub struct Program {
     pub(crate) outputs: Vec<Atom>,
 }
 
+impl Drop for Program {
+    /// Drops the equations, whose programs can be nested as deep as users nest functions.
+    fn drop(&mut self) {
+        grow(|| self.eqns.clear());
+    }
+}
+
 impl Program {
     /// Returns the types of the inputs.
     pub fn in_avals(&self) -> impl ExactSizeIterator<Item = &Aval> + '_ {
@@ -246,7 +253,7 @@ impl Program {
             });
             for (operand, var) in input_operands {
                 if !shardings.contains_key(&var)
-                    && let Some(sharding) = eqn.primitive.in_sharding(operand, self.aval_of(var))
+                    && let Some(sharding) = grow(|| eqn.primitive.in_sharding(operand, self.aval_of(var)))
                 {
                     shardings.insert(var, sharding);
                 }
@@ -266,7 +273,7 @@ impl Program {
         let mut shardings: HashMap<Var, NamedSharding> = HashMap::new();
         for eqn in &self.eqns {
             for (result, var) in eqn.outputs.iter().enumerate().filter(|(_, var)| is_output[var.index()]) {
-                if let Some(sharding) = eqn.primitive.out_sharding(result, self.aval_of(*var)) {
+                if let Some(sharding) = grow(|| eqn.primitive.out_sharding(result, self.aval_of(*var))) {
                     shardings.insert(*var, sharding);
                 }
             }

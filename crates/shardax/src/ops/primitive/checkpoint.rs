@@ -80,7 +80,7 @@ impl Recomputed {
                 }
             }
         }
-        let again = Program {
+        let mut again = Program {
             inputs: [&program.inputs[..], &saved].concat(),
             eqns: again,
             outputs: program.outputs[count..].to_vec(),
@@ -91,9 +91,10 @@ impl Recomputed {
         needed[..inputs].fill(true);
         let saved = marked(&saved, &needed[inputs..]).into_iter().map(Atom::Var);
         let outputs = program.outputs[..count].iter().copied().chain(saved).collect();
+        again.inputs = marked(&again.inputs, &needed);
         Recomputed {
             saving: Program { inputs: program.inputs.clone(), eqns: saving, outputs, avals }.simplified(),
-            again: Program { inputs: marked(&again.inputs, &needed), ..again },
+            again,
         }
     }
 }

@@ -5,7 +5,7 @@ use super::{Role, Scan};
 use crate::core::array::Array;
 use crate::core::primitive::{Operand, Tangents};
 use crate::core::program::trace::{Traced, trace};
-use crate::core::program::{Atom, Aval, Program};
+use crate::core::program::{Atom, Aval};
 use crate::error::{Result, err};
 use crate::interpret::ad::{backward, tangent_aval};
 use crate::interpret::backward_logs::{self, Layout};
@@ -126,7 +126,7 @@ pub(super) fn reduce_stacked(
 ) -> Result<Traced> {
     let (in_roles, out_roles) = roles;
     let Traced { program, captures } = known;
-    let program = program.simplified();
+    let mut program = program.simplified();
     let mut changes = vec![false; program.avals.len()];
     for (var, role) in program.inputs[captures.len()..].iter().zip(in_roles) {
         changes[var.index()] = *role != Const;
@@ -140,7 +140,9 @@ pub(super) fn reduce_stacked(
     let (outs, stored) = program.outputs.split_at(out_roles.len());
     let once: Vec<bool> = stored.iter().map(|a| !is_changing(a, &changes)).collect();
     // The evaluated part depends on none of the operands that change.
-    let before = Program { outputs: marked(stored, &once), ..program.clone() }.simplified();
+    let mut before = program.clone();
+    before.outputs = marked(stored, &once);
+    let before = before.simplified();
     let operands: Vec<Array> = captures.iter().chain(args).cloned().collect();
     let mut values = eval(&before, &operands)?.into_iter();
     let mut outputs = outs.to_vec();
@@ -159,7 +161,8 @@ pub(super) fn reduce_stacked(
         }
         *k = position.unwrap_or(outputs.len() - 1);
     }
-    Ok(Traced { program: Program { outputs, ..program }, captures })
+    program.outputs = outputs;
+    Ok(Traced { program, captures })
 }
 
 fn is_changing(atom: &Atom, changes: &[bool]) -> bool {
