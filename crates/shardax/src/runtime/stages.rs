@@ -92,6 +92,9 @@ impl Stages {
         let ranges = ranges(&lengths);
         let last = ranges.len() - 1;
         let (stages, outputs, slots) = cut(&request.program, &ranges, |_| last);
+        // Copies of the request for the stages must not contain the entire program, because the time would then grow
+        // with the square of the program's length.
+        let settings = Request { program: Program::default(), input_names: InputNames::default(), ..request.clone() };
         let load_stage = |stage: Stage<Program>| -> Result<Stage<Arc<LoadedProgram>>> {
             let Stage { program, inputs, outputs, last_read } = stage;
             let on_device = request.place.replicated();
@@ -99,9 +102,8 @@ impl Stages {
                 in_shardings: vec![on_device; program.inputs.len()],
                 out_shardings: vec![None; program.outputs.len()],
                 donated: vec![false; program.inputs.len()],
-                input_names: InputNames::default(),
                 program,
-                ..request.clone()
+                ..settings.clone()
             })?;
             Ok(Stage { program, inputs, outputs, last_read })
         };
