@@ -104,6 +104,23 @@ fn softmax_over_an_empty_axis_is_empty() -> Result<()> {
     Ok(())
 }
 
+/// The value is 0 / 0, but depends on nothing.
+#[test]
+fn statistics_without_nan_of_no_elements_have_slopes_of_zero() -> Result<()> {
+    setup();
+    let x = zeros([3, 0]);
+    let statistics: [fn(Array) -> Array; 4] =
+        [|x| np::nanmean(&x, 1), |x| np::nanvar(&x, 1), |x| np::nanstd(&x, 1), |x| np::nansum(&x, 1)];
+    for statistic in statistics {
+        let (_, slope) = jvp(statistic, x.clone(), x.clone())?;
+        same(&slope, &[0.0; 3]);
+        assert_eq!(grad(move |x: Array| statistic(x).sum(..)).call(&x)?.shape(), [3, 0]);
+    }
+    let (value, _) = jvp(|x: Array| np::nanmean(&x, ..), x.clone(), x.clone())?;
+    same(&value, &[f64::NAN]);
+    Ok(())
+}
+
 #[test]
 fn forward_and_reverse_mode_agree_at_nan_and_infinity() {
     setup();

@@ -15,6 +15,7 @@ use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::reduce::{accumulator, in_accumulator};
+use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::rank_promotion;
 use crate::shape::AxisNumber;
 
@@ -169,6 +170,8 @@ macro_rules! without_nan {
         pub fn $name($x: &Array, axes: impl IntoReduction) -> Array {
             checked_or_failed($x, || {
                 let $axes = axes.into_reduction();
+                // As in JAX, a result over no elements is a constant, whose slope is 0 although the value is 0 / 0.
+                let $x = &if $x.shape().contains(&0) { stop_gradient($x.clone()) } else { $x.clone() };
                 let $valid = if $x.dtype().is_inexact() { !isnan($x) } else { $x.equal($x) };
                 Ok($value)
             })
