@@ -230,7 +230,7 @@ binary! {
     POLYGAMMA "polygamma" "chlo.polygamma" Float same,
         [Zero, Factor(|n, x, _| POLYGAMMA.apply(&(n + 1), x))], None;
     ZETA "zeta" "chlo.zeta" Float same,
-        [Factor(|s, q, _| super::special::zeta_slope(s, q)), Factor(|s, q, _| -s * ZETA.apply(&(s + 1), q))], None;
+        [Factor(|s, q, _| super::special::zeta_slope(s, q)), Factor(|s, q, _| super::special::zeta_decay(s, q))], None;
     AND "and" "stablehlo.and" Bits same, [Zero, Zero], None;
     OR "or" "stablehlo.or" Bits same, [Zero, Zero], None;
     XOR "xor" "stablehlo.xor" Bits same, [Zero, Zero], None;

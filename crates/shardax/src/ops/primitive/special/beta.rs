@@ -10,7 +10,8 @@ use super::{constant, eps, no_slope, until_converged, widened};
 use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::primitive::unary::{ABS, DIGAMMA, EXP, LOG, LOG1P};
+use crate::ops::primitive::binary::POLYGAMMA;
+use crate::ops::primitive::unary::{ABS, DIGAMMA, EXP, EXPM1, LOG, LOG1P};
 use crate::ops::select::where_;
 
 expanded! {
@@ -31,9 +32,9 @@ expanded! {
 
 /// `I(x; a, b)`.
 pub(super) fn regularized(a: &Array, b: &Array, x: &Array) -> Result<Array> {
-    let Parts { is_zero, is_one, outside, is_below, scale_parameter, sum } = parts(a, b, x)?;
+    let Parts { is_zero, is_one, outside, is_below, scale_parameter, sum, rest } = parts(a, b, x)?;
     let y = sum * (EXP.apply(&log_power(a, b, x)) / scale_parameter);
-    let y = where_(is_below, &y, 1 - &y);
+    let y = where_(is_below, &y, where_(rest.is_small, rest.value, 1 - &y));
     let y = where_(is_one, constant(1.0, a), where_(is_zero, constant(0.0, a), y));
     Ok(where_(outside, constant(f64::NAN, a), y))
 }
@@ -41,9 +42,10 @@ pub(super) fn regularized(a: &Array, b: &Array, x: &Array) -> Result<Array> {
 /// The logarithm of `I(x; a, b)`, or of `1 - I(x; a, b)` if `upper` is set, which is a number where the function underflows, and
 /// small where the function is next to 1.
 pub(super) fn log_regularized(a: &Array, b: &Array, x: &Array, upper: bool) -> Result<Array> {
-    let Parts { is_zero, is_one, outside, is_below, scale_parameter, sum } = parts(a, b, x)?;
+    let Parts { is_zero, is_one, outside, is_below, scale_parameter, sum, rest } = parts(a, b, x)?;
     let direct = (log_power(a, b, x) + LOG.apply(&(sum / scale_parameter))).minimum(0);
-    let rest = LOG1MEXP.apply(&[-&direct]);
+    let direct = where_(&rest.is_small, LOG1P.apply(&-&rest.value), direct);
+    let rest = where_(&rest.is_small, LOG.apply(&rest.value), LOG1MEXP.apply(&[-&direct]));
     let y = if upper { where_(is_below, rest, &direct) } else { where_(is_below, &direct, rest) };
     let (at_zero, at_one) = if upper { (0.0, f64::NEG_INFINITY) } else { (f64::NEG_INFINITY, 0.0) };
     let y = where_(is_one, constant(at_one, a), where_(is_zero, constant(at_zero, a), y));
@@ -53,7 +55,7 @@ pub(super) fn log_regularized(a: &Array, b: &Array, x: &Array, upper: bool) -> R
 /// The quotient of the density and of `I(x; a, b)`, or of `1 - I(x; a, b)` if `upper` is set. The power that the fraction is
 /// multiplied with cancels, so the quotient has all digits where both are small.
 pub(super) fn rate(a: &Array, b: &Array, x: &Array, upper: bool) -> Result<Array> {
-    let Parts { is_zero, is_one, outside, is_below, scale_parameter, sum } = parts(a, b, x)?;
+    let Parts { is_zero, is_one, outside, is_below, scale_parameter, sum, rest: _ } = parts(a, b, x)?;
     let is_inside = !(is_zero | is_one | outside);
     let inside = where_(&is_inside, x, 0.5);
     let direct = scale_parameter / (&inside * (1 - &inside) * sum);
@@ -84,6 +86,13 @@ struct Parts {
     /// The parameter that the fraction is divided by.
     scale_parameter: Array,
     sum: Array,
+    rest: Rest,
+}
+
+/// The difference of the fraction's function from 1, for parameters with which it loses its digits.
+struct Rest {
+    is_small: Array,
+    value: Array,
 }
 
 fn parts(a: &Array, b: &Array, x: &Array) -> Result<Parts> {
@@ -106,7 +115,32 @@ fn parts(a: &Array, b: &Array, x: &Array) -> Result<Parts> {
     let z = where_(&is_below, x, 1 - x);
     let usable = !(&is_zero | &is_one | &outside);
     let sum = fraction(&p, &q, &z, &usable)?;
-    Ok(Parts { is_zero, is_one, outside, is_below, scale_parameter: p, sum })
+    let rest = rest_of_small_parameter(&p, &q, &z, &usable);
+    Ok(Parts { is_zero, is_one, outside, is_below, scale_parameter: p, sum, rest })
+}
+
+/// `1 - I(x; a, b)` without cancellation, for a small `a` next to 0: the terms of the series of `I` ([DLMF
+/// 8.17.7](https://dlmf.nist.gov/8.17.E7)) that do not vanish with `a` are `xᵃ Γ(a + b) / Γ(a + 1) / Γ(b)`, whose logarithm is
+/// small.
+fn rest_of_small_parameter(a: &Array, b: &Array, x: &Array, usable: &Array) -> Rest {
+    let is_small = usable & a.less(VANISHING_PARAMETER) & a.less_equal(b) & x.less_equal(0.001) & (b * x).less(2);
+    let (a, x) = (where_(&is_small, a, VANISHING_PARAMETER / 2.0), where_(&is_small, x, 0.0005));
+    let b = where_(&is_small, b, 1);
+    // log(Γ(a + b + 1) / Γ(b + 1)) - log(Γ(a + 1)) to the third power of `a`.
+    let order = |n: f64| POLYGAMMA.apply(&constant(n, &a).broadcast_to(a.shape()), &(&b + 1));
+    let (first, second) = (DIGAMMA.apply(&(&b + 1)) + EULER, order(1.0) - PI * PI / 6.0);
+    let third = order(2.0) + 2.0 * ZETA_OF_3;
+    let log_gammas = &a * (first + &a * (second * 0.5 + &a * third * (1.0 / 6.0)));
+    let log_power = &a * LOG.apply(&x) + log_gammas - LOG1P.apply(&(&a / &b));
+    // Σ (1 - b)ₖ xᵏ / ((a + k) k!)
+    let (mut term, mut sum) = (constant(1.0, &a), constant(0.0, &a));
+    for k in 1..20 {
+        let k = f64::from(k);
+        term = term * ((k - &b) / k) * &x;
+        sum = sum + &term / (&a + k);
+    }
+    let value = -EXPM1.apply(&log_power) - EXP.apply(&log_power) * a * sum;
+    Rest { is_small, value }
 }
 
 /// The logarithm of `xᵃ (1 - x)ᵇ / B(a, b)`. Its terms are large and cancel if the parameters are large. Close to the mean
@@ -128,6 +162,14 @@ fn log_power(a: &Array, b: &Array, x: &Array) -> Array {
 
 /// Below it, the beta distribution is almost all at one end.
 const SMALL_PARAMETER: f64 = 0.05;
+
+/// Below it, the third power of a parameter is below the precision of float64.
+const VANISHING_PARAMETER: f64 = 1e-4;
+
+const EULER: f64 = 0.577_215_664_901_532_9;
+
+/// `ζ(3)`.
+const ZETA_OF_3: f64 = 1.202_056_903_159_594_2;
 
 /// Above it, `stirling_rest` has all digits.
 const MIN_SERIES_PARAMETER: f64 = 8.0;

@@ -3,7 +3,7 @@
 //! ([DLMF 8.7.1](https://dlmf.nist.gov/8.7.E1), [8.9.2](https://dlmf.nist.gov/8.9.E2)).
 
 use super::distributions::{LOG_GAMMA_DENSITY, LOG1MEXP};
-use super::{constant, eps, gamma_uniform, no_slope, until_converged};
+use super::{IGAMMAC_EXCESS, IGAMMAC_RATE, constant, eps, gamma_uniform, no_slope, until_converged};
 use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -58,9 +58,11 @@ fn series(a: &Array, x: &Array, enabled: &Array, derivative: bool) -> Result<Dua
 
 /// `1 / (x + 1 - a - 1 (1 - a) / (x + 3 - a - 2 (2 - a) / …))`, by Lentz's method, whose convergents are ratios of
 /// numerators and denominators that change slowly.
-fn fraction(a: &Array, x: &Array, enabled: &Array, derivative: bool) -> Result<Dual> {
+///
+/// `first` is the number of levels that are left out.
+fn fraction(a: &Array, x: &Array, enabled: &Array, derivative: bool, first: i32) -> Result<Dual> {
     let tolerance = eps(a.dtype());
-    let start = x + 1 - a;
+    let start = x + (1 + 2 * first) - a;
     // The first denominator must not be zero: elements where it is are computed by the series.
     let start = where_(start.equal(0), constant(tolerance, a), start);
     let first_convergent: Array = 1 / &start;
@@ -71,11 +73,12 @@ fn fraction(a: &Array, x: &Array, enabled: &Array, derivative: bool) -> Result<D
     let state = until_converged(2000, enabled.clone(), state, |n, state| {
         let [d, d_slope, c, c_slope, value, slope] = [0, 1, 2, 3, 4, 5].map(|i| &state[i]);
         // The next numerator and denominator; their derivatives are n and -1.
-        let (up, down) = (n * (a - n), &start + 2 * n);
+        let level = n + first;
+        let (up, down) = (&level * (a - &level), &start + 2 * n);
         let u: Array = &up * d + &down;
-        let u_slope = n * d + &up * d_slope - 1;
+        let u_slope = &level * d + &up * d_slope - 1;
         let v: Array = &down + &up / c;
-        let v_slope = n / c - &up * c_slope / (c * c) - 1;
+        let v_slope = level / c - &up * c_slope / (c * c) - 1;
         let next_d: Array = 1 / &u;
         let next_d_slope = -(&u_slope * &next_d * &next_d);
         let ratio: Array = &v * &next_d;
@@ -104,7 +107,7 @@ struct Parts {
 fn parts(a: &Array, x: &Array, by_fraction: &Array, usable: &Array, derivative: bool) -> Result<Parts> {
     Ok(Parts {
         series: series(a, x, &(usable & !by_fraction), derivative)?,
-        fraction: fraction(a, x, &(usable & by_fraction), derivative)?,
+        fraction: fraction(a, x, &(usable & by_fraction), derivative, 0)?,
     })
 }
 
@@ -185,8 +188,19 @@ pub(super) fn rate(a: &Array, x: &Array, upper: bool) -> Result<Array> {
 pub(super) fn rate_slope(a: &[Array], rate: &Array, operand: usize, tangent: &Array, sign: f64) -> Array {
     match operand {
         0 => no_slope("the derivative of the incomplete gamma function", "its operands", rate),
+        _ if sign > 0.0 => tangent * (rate * IGAMMAC_EXCESS.apply(a)),
         _ => tangent * (rate * ((&a[0] - 1) / &a[1] - 1 + rate * sign)),
     }
+}
+
+/// The rate of `Q` without its limit for large `x`: `rate + (a - 1) / x - 1`. Where the fraction is used, the difference is
+/// the rest of the fraction after its first level, which has all digits.
+pub(super) fn excess(a: &Array, x: &Array) -> Result<Array> {
+    let by_fraction = x.greater_equal(1) & x.greater(a);
+    let usable = !(is_outside(a, x) | x.equal(f64::INFINITY) | a.equal(0)) & by_fraction;
+    let rest = fraction(a, x, &usable, false, 1)?.value;
+    let difference = IGAMMAC_RATE.apply(&[a.clone(), x.clone()]) + (a - 1) / x - 1;
+    Ok(where_(usable, (a - 1) * rest / x, difference))
 }
 
 /// The derivative of [`log_regularized`] with respect to `a`.

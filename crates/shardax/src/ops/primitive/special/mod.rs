@@ -32,7 +32,7 @@ pub(crate) use normal::{cumulative, density, log_density};
 pub(super) use polygamma::polygamma;
 pub(crate) use scaled_error::ERFCX;
 use scaled_error::{ERFC_INV_SLOPE, NDTRI_SLOPE};
-pub(crate) use zeta::zeta_slope;
+pub(crate) use zeta::{zeta_decay, zeta_slope};
 
 use self::turns::{COS_PI, SIN_PI};
 use super::binary::ZETA;
@@ -153,6 +153,10 @@ expanded! {
         |a, rate, i, t| gamma::rate_slope(a, rate, i, t, -1.0);
     IGAMMAC_RATE "igammac_rate" Float, |a| widened(a, |a| gamma::rate(&a[0], &a[1], true)),
         |a, rate, i, t| gamma::rate_slope(a, rate, i, t, 1.0);
+    IGAMMAC_EXCESS "igammac_excess" Float, |a| widened(a, |a| gamma::excess(&a[0], &a[1])), |a, excess, i, t| match i {
+        0 => no_slope("the derivative of the incomplete gamma function", "its operands", excess),
+        _ => t * (IGAMMAC_RATE.apply(a) * excess - (&a[0] - 1) / &a[1] / &a[1]),
+    };
     LOG_IGAMMA_GRAD_A "log_igamma_grad_a" Float, |a| widened(a, |a| gamma::log_slope(&a[0], &a[1], false)),
         |_, out, _, _| no_slope("the derivative of the incomplete gamma function", "its operands", out);
     LOG_IGAMMAC_GRAD_A "log_igammac_grad_a" Float, |a| widened(a, |a| gamma::log_slope(&a[0], &a[1], true)),
