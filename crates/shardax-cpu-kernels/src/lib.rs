@@ -16,6 +16,7 @@
 //! | [`remainder`] | remainders of divisions | f32, f64 |
 //! | [`search_sorted`] | the positions of values in an ascending array | f32, f64, integers of 32 and 64 bits |
 //! | [`sort`], [`sort_keys`] | rows of several arrays, ordered by the first ones | numbers of 1 to 16 bytes |
+//! | [`softmax`] | exponentials of rows, divided by their sum | f32 |
 //! | [`top_k`] | the largest elements of rows, and their indices | f32 |
 //! | [`Attention::forward`], [`Attention::gradient`] | softmax attention with a window and a mask | f32 |
 //! | `cholesky`, `lu`, `qr`, `eigh`, `svd` | decompositions of batches of matrices, with the feature `decompositions` | f32, f64 |
@@ -74,6 +75,7 @@ mod remainder;
 mod scratch;
 mod search_sorted;
 mod small_products;
+mod softmax;
 mod sort;
 #[cfg(feature = "decompositions")]
 mod substitution;
@@ -106,6 +108,7 @@ pub use real::Real;
 pub use remainder::{Remainder, remainder};
 pub use search_sorted::{SearchKey, search_sorted};
 pub use small_products::MAX_SMALL_SIDE;
+pub use softmax::softmax;
 pub use sort::{KeyOrder, MAX_KEY_BITS, SortKey, SortOperand, sort, sort_keys};
 pub use top_k::top_k;
 #[cfg(feature = "decompositions")]

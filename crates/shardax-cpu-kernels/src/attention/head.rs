@@ -107,10 +107,7 @@ impl Head<'_> {
             let keys = self.keys(&block);
             let mut scores = self.scores(&block, &keys, room);
             for (query, row) in block.clone().zip(each(&mut scores)) {
-                max[query] = largest(row);
-                sum[query] = exponentials(row, max[query]);
-                let part = 1.0 / sum[query];
-                row.iter_mut().for_each(|x| *x *= part);
+                (max[query], sum[query]) = Arch::new().dispatch(WeightsOfScores(row));
             }
             product(&scores.view(), &rows(&self.v, &keys), Before::Ignored, &mut rows_mut(&mut y, &block));
         }
@@ -134,16 +131,53 @@ impl Head<'_> {
             // The weights are computed again from the scores, because storing them would need memory for all pairs of
             // queries and keys.
             for ((query, weights), slopes) in block.clone().zip(each(&mut weights)).zip(each(&mut slopes)) {
-                let (max, part, mean) = (of.max[query], 1.0 / of.sum[query], of.mean[query]);
-                for (weight, slope) in weights.iter_mut().zip(slopes.iter_mut()) {
-                    *weight = exp(*weight - max) * part;
-                    *slope = *weight * (*slope - mean);
-                }
+                let (max, sum, mean) = (of.max[query], of.sum[query], of.mean[query]);
+                Arch::new().dispatch(Slopes { weights, slopes, max, sum, mean });
                 self.hide(query, keys.start, slopes, 0.0);
             }
             product(&slopes.view(), &k, Before::Ignored, &mut rows_mut(&mut dq, &block));
             product(&slopes.t(), &q, Before::Added, &mut rows_mut(&mut dk, &keys));
             product(&weights.t(), &ct, Before::Added, &mut rows_mut(&mut dv, &keys));
+        }
+    }
+}
+
+/// The scores of a query, which are replaced by its weights.
+struct WeightsOfScores<'a>(&'a mut [f32]);
+
+impl WithSimd for WeightsOfScores<'_> {
+    /// The largest score and the sum.
+    type Output = (f32, f32);
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> (f32, f32) {
+        let max = largest(self.0);
+        let sum = exponentials(simd, self.0, max);
+        let part = 1.0 / sum;
+        self.0.iter_mut().for_each(|x| *x *= part);
+        (max, sum)
+    }
+}
+
+/// The scores of a query, which are replaced by its weights, and the cotangents of the weights, which are replaced by the
+/// cotangents of the scores.
+struct Slopes<'a> {
+    weights: &'a mut [f32],
+    slopes: &'a mut [f32],
+    max: f32,
+    sum: f32,
+    mean: f32,
+}
+
+impl WithSimd for Slopes<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let part = 1.0 / self.sum;
+        for (weight, slope) in self.weights.iter_mut().zip(self.slopes) {
+            *weight = exp(simd, *weight - self.max) * part;
+            *slope = *weight * (*slope - self.mean);
         }
     }
 }
@@ -174,7 +208,7 @@ impl WithSimd for Query<'_, '_, '_> {
             };
         }
         let max = largest(self.scores);
-        let sum = exponentials(self.scores, max);
+        let sum = exponentials(simd, self.scores, max);
         self.y.fill(0.0);
         for (score, v) in self.scores.iter().zip(v.outer_iter()).filter(|(score, _)| **score != 0.0) {
             let weight = score / sum;

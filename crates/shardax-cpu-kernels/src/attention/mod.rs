@@ -1,7 +1,7 @@
 //! Attention in blocks of queries: their scores stay in the processor's caches, and keys that none of a block's queries
 //! attends to are skipped.
 
-mod exp;
+pub(crate) mod exp;
 mod head;
 mod mask;
 

@@ -12,6 +12,7 @@ mod remainder;
 mod search_sorted;
 #[cfg(feature = "decompositions")]
 mod small_matrices;
+mod softmax;
 mod sort;
 mod top_k;
 mod winograd;

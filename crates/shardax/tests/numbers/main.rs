@@ -24,6 +24,7 @@ mod products;
 mod science;
 mod sets;
 mod sharded;
+mod softmax;
 mod sorts;
 mod sums;
 mod vectors;

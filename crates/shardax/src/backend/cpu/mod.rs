@@ -43,6 +43,8 @@ use crate::ops::primitive::reduce::{Reduce, Reducer};
 use crate::ops::primitive::search_sorted::SearchSorted;
 use crate::ops::primitive::slices::{Concatenate, Pad, Reverse, Slice};
 #[cfg(feature = "cpu-kernels")]
+use crate::ops::primitive::softmax::Softmax;
+#[cfg(feature = "cpu-kernels")]
 use crate::ops::primitive::sort::Sort;
 use crate::ops::primitive::top_k::TopK;
 
@@ -71,6 +73,10 @@ pub(super) fn add(rules: &mut Rules) {
     #[cfg(feature = "cpu-kernels")]
     rules.add(CPU, |search: &SearchSorted, cx, args, outs| {
         Ok(kernels::search_sorted::lower(search, cx, args, &outs[0]))
+    });
+    #[cfg(feature = "cpu-kernels")]
+    rules.add(CPU, |softmax: &Softmax, cx, args, outs| {
+        Ok(kernels::softmax::lower(softmax, cx, args[0], &outs[0]).map(|y| vec![y]))
     });
     #[cfg(feature = "cpu-kernels")]
     rules.add(CPU, |sort: &Sort, cx, args, outs| Ok(kernels::sort::lower(sort, cx, args, outs)));

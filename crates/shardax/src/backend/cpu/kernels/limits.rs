@@ -40,6 +40,9 @@ pub(super) const SEARCH: usize = 1 << 8;
 /// Sorts, in elements.
 pub(super) const SORT: usize = 1 << 5;
 
+/// Softmax of rows, in elements.
+pub(super) const SOFTMAX: usize = 1 << 14;
+
 /// The largest elements of rows, in elements.
 pub(super) const TOP_K: usize = 1 << 9;
 

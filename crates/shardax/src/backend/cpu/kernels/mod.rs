@@ -21,6 +21,7 @@ pub(super) mod low_precision;
 pub(in crate::backend) mod matmul;
 pub(super) mod remainder;
 pub(super) mod search_sorted;
+pub(super) mod softmax;
 pub(super) mod sort;
 #[cfg(test)]
 mod tests;
@@ -83,6 +84,7 @@ const HANDLERS: &[(&str, Handler)] = &[
     (filter_window::GROUPS, filter_window::handle_groups),
     (filter_window::GROUPS_GRADIENT, filter_window::handle_groups_gradient),
     (filter_window::DEPTHWISE, filter_window::handle_depthwise),
+    (softmax::TARGET, softmax::handle),
     (top_k::TARGET, top_k::handle),
     (attention::TARGET, attention::handle),
     (attention::GRADIENT, attention::handle_gradient),

@@ -18,6 +18,7 @@ const CALLS: &[(&str, &str, &str, &str)] = &[
     (remainder::TARGET, "0xf64 0xf64", "", "0xf64"),
     (search_sorted::TARGET, "0xf32 3xf32", "counts_equal=0", "3xi32"),
     (sort::TARGET, "2x0xf32 2x0xi32", "keys=1", "2x0xf32 2x0xi32"),
+    (softmax::TARGET, "0x4xf32", "", "0x4xf32"),
     (top_k::TARGET, "0x4xf32", "", "0x2xf32 0x2xi32"),
     (sort::INTEGERS, "2x0xi64", "keys=1", "2x0xi64"),
     (filter_window::TARGET, "1x1x4x0x8xf32 1x1x4x0x4xf32", WINDOW, "1x1x1x8x4xf32"),

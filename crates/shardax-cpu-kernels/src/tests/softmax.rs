@@ -1,0 +1,55 @@
+//! Softmax compared with float64.
+
+use super::{assert_error, noise};
+use crate::softmax;
+
+#[test]
+fn softmax_of_rows_of_all_sizes() {
+    for (n, rows) in [(1, 3), (2, 1), (7, 5), (17, 4), (1000, 40), (70_001, 2)] {
+        let x: Vec<f32> = noise(n * rows, 3).iter().map(|x| x * 20.0).collect();
+        for threads in [1, 3] {
+            let mut y = vec![0.0; n * rows];
+            softmax(n, &x, &mut y, threads).unwrap();
+            for (x, y) in x.chunks_exact(n).zip(y.chunks_exact(n)) {
+                let max = f64::from(x.iter().copied().fold(f32::MIN, f32::max));
+                let exponentials: Vec<f64> = x.iter().map(|x| (f64::from(*x) - max).exp()).collect();
+                let sum: f64 = exponentials.iter().sum();
+                for (y, exponential) in y.iter().zip(exponentials) {
+                    let expected = exponential / sum;
+                    let error = (f64::from(*y) - expected).abs();
+                    // The difference to the maximum is rounded, which its exponential magnifies up to forty times.
+                    assert!(error <= 4e-6 * expected + 1e-37, "{y} instead of {expected}, {n} elements");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn softmax_of_a_large_row_sums_to_one() {
+    // In sixteen sums of f32, each with 2¹⁸ terms, digits would be lost.
+    let n = (1 << 22) + 3;
+    let x: Vec<f32> = noise(n, 5);
+    let mut y = vec![0.0; n];
+    softmax(n, &x, &mut y, 2).unwrap();
+    let sum: f64 = y.iter().map(|y| f64::from(*y)).sum();
+    assert!((sum - 1.0).abs() < 2e-7, "{sum}");
+}
+
+#[test]
+fn softmax_of_numbers_that_are_not_finite() {
+    let (inf, nan) = (f32::INFINITY, f32::NAN);
+    let x = [1.0, nan, 2.0, inf, 0.0, 1.0, -inf, -inf, -inf, -inf, 5.0, -inf];
+    let mut y = [0.0; 12];
+    softmax(3, &x, &mut y, 1).unwrap();
+    assert!(y[..9].iter().all(|y| y.is_nan()), "{y:?}");
+    assert_eq!(y[9..], [0.0, 1.0, 0.0]);
+}
+
+#[test]
+fn softmax_of_nothing_and_of_sizes_that_do_not_fit() {
+    softmax(0, &[], &mut [], 1).unwrap();
+    softmax(3, &[], &mut [], 1).unwrap();
+    assert_error(softmax(2, &[1.0; 3], &mut [0.0; 3], 1), "the elements of rows: 3, expected 2");
+    assert_error(softmax(2, &[1.0; 4], &mut [0.0; 2], 1), "the elements of the result: 2, expected 4");
+}

@@ -1,0 +1,42 @@
+//! Softmax of rows by the CPU kernel.
+
+use super::common::child;
+use super::*;
+
+/// Run in a process of its own, where the CPU kernels compute it whatever the build.
+#[test]
+#[ignore = "the test below runs it"]
+fn in_a_process_with_cpu_kernels() -> Result<()> {
+    common::quick::setup();
+    let x = (arange(0.0f32..120.0) * 7.3).sin().reshape([4, 5, 6]) * 9;
+    // XLA computes it along the first axis.
+    for (axes, calls) in [(vec![-1], 1), (vec![1, 2], 1), (vec![0, 1, 2], 1), (vec![0], 0)] {
+        for dtype in [DType::F32, DType::Bf16, DType::F16] {
+            let x = x.astype(dtype);
+            let along = axes.clone();
+            let program = jit(move |x: Array| nn::softmax(x, &along[..])).lower(&x)?;
+            let text = program.as_text().to_string();
+            assert_eq!(text.matches("\"shardax_softmax\"").count(), calls, "{axes:?} of {dtype}: {text}");
+            let expected = softmax_by_parts(&x.astype(DType::F32), &axes).astype(dtype);
+            // XLA rounds exponentials and quotients of half precision.
+            let tolerance = if dtype == DType::F32 { 4e-6 } else { 2e-2 };
+            assert!(allclose(nn::softmax(&x, &axes[..]), expected, tolerance, 1e-6)?, "{axes:?} of {dtype}");
+        }
+        let slope = grad(|x: Array| nn::softmax(x, &axes[..]).square().sum(..)).call(&x)?;
+        let expected = grad(|x: Array| softmax_by_parts(&x, &axes).square().sum(..)).call(&x)?;
+        assert!(allclose(slope, expected, 1e-5, 1e-6)?, "{axes:?}");
+    }
+    let mapped = vmap(|x: Array| nn::softmax(x, -1)).call(&x)?;
+    assert_eq!(floats(&mapped), floats(&nn::softmax(&x, -1)));
+    Ok(())
+}
+
+fn softmax_by_parts(x: &Array, axes: &[i32]) -> Array {
+    x.exp() / x.exp().sum_keepdims(axes)
+}
+
+#[test]
+fn softmax_by_cpu_kernels() {
+    let mut command = child::command("softmax::in_a_process_with_cpu_kernels");
+    child::run(command.env("SHARDAX_CPU_KERNELS", "all"));
+}
