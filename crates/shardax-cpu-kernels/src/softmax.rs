@@ -6,12 +6,16 @@
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::Result;
-use crate::attention::exp::{exponentials, largest};
+use crate::attention::exp::{exp, largest, sum};
 use crate::tasks::run_tasks;
 use crate::view::check;
 
 /// The minimum number of elements of a task.
 const TASK: usize = 1 << 14;
+
+/// The number of exponentials that are computed together, of several rows if rows are short, because a loop over few elements
+/// uses no vectors.
+const BLOCK: usize = 1 << 12;
 
 /// The number of exponentials that are added up in f32. The sums of such parts of a row are added up in f64.
 const PART: usize = 1 << 12;
@@ -51,12 +55,19 @@ impl WithSimd for Rows<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        for (x, y) in self.x.chunks_exact(self.n).zip(self.y.chunks_exact_mut(self.n)) {
-            y.copy_from_slice(x);
-            let max = largest(y);
-            let sum: f64 = y.chunks_mut(PART).map(|part| f64::from(exponentials(simd, part, max))).sum();
-            let factor = (1.0 / sum) as f32;
-            y.iter_mut().for_each(|y| *y *= factor);
+        let n = self.n;
+        let block = (BLOCK / n).max(1) * n;
+        for (x, y) in self.x.chunks(block).zip(self.y.chunks_mut(block)) {
+            for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)) {
+                let max = largest(x);
+                x.iter().zip(y).for_each(|(x, y)| *y = x - max);
+            }
+            y.iter_mut().for_each(|y| *y = exp(simd, *y));
+            for y in y.chunks_exact_mut(n) {
+                let total: f64 = y.chunks(PART).map(|part| f64::from(sum(part))).sum();
+                let factor = (1.0 / total) as f32;
+                y.iter_mut().for_each(|y| *y *= factor);
+            }
         }
     }
 }

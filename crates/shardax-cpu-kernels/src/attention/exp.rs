@@ -11,6 +11,9 @@ const CHUNK_LEN: usize = 16;
 /// The maximum, ignoring NaN.
 #[inline(always)]
 pub(crate) fn largest(row: &[f32]) -> f32 {
+    if row.len() < CHUNK_LEN {
+        return row.iter().fold(f32::NEG_INFINITY, |max, &x| larger(max, x));
+    }
     // One maximum per lane, because a single running maximum is a chain of dependent comparisons that cannot vectorize.
     let mut maxima = [f32::NEG_INFINITY; CHUNK_LEN];
     let (chunks, remainder) = row.as_chunks::<CHUNK_LEN>();
@@ -31,6 +34,15 @@ fn larger(a: f32, b: f32) -> f32 {
 pub(crate) fn exponentials<S: Simd>(simd: S, row: &mut [f32], max: f32) -> f32 {
     // A loop of its own, since it has more values than registers together with the sums.
     row.iter_mut().for_each(|x| *x = exp(simd, *x - max));
+    sum(row)
+}
+
+/// Returns the sum of a row.
+#[inline(always)]
+pub(crate) fn sum(row: &[f32]) -> f32 {
+    if row.len() < CHUNK_LEN {
+        return row.iter().sum();
+    }
     let mut sums = [0.0; CHUNK_LEN];
     let (chunks, remainder) = row.as_chunks::<CHUNK_LEN>();
     for chunk in chunks {

@@ -88,16 +88,21 @@ fn rotated(x: Array, angles: &Array) -> Array {
 /// another one by the column, both between -1 and 1, and the other half has the same angles. The entries before the patches do
 /// not rotate.
 pub(super) fn grid_angles(grid: [usize; 2], entries: usize, depth: usize, base: f64) -> Result<Array> {
+    let speed_exponents = (0..depth / 4).map(|index| -4.0 * index as f64 / depth as f64);
+    let speeds: Vec<f64> = speed_exponents.map(|exponent| std::f64::consts::TAU * base.powf(exponent)).collect();
     let mut angles = vec![0.0f32; entries * depth];
-    let speed = |index: usize| std::f64::consts::TAU * base.powf(-4.0 * index as f64 / depth as f64);
-    let center = |index: usize, count: usize| (2 * index + 1) as f64 / count as f64 - 1.0;
     for patch in 0..grid[0] * grid[1] {
-        let [row, column] = [center(patch / grid[1], grid[0]), center(patch % grid[1], grid[1])];
-        let half = [row, column].into_iter().flat_map(|at| (0..depth / 4).map(move |index| (at * speed(index)) as f32));
+        let centers = [center(patch / grid[1], grid[0]), center(patch % grid[1], grid[1])];
+        let half = centers.iter().flat_map(|center| speeds.iter().map(move |speed| (center * speed) as f32));
         let half: Vec<f32> = half.collect();
         angles.extend(half.repeat(2));
     }
     Array::from_vec(angles, &[entries + grid[0] * grid[1], depth])
+}
+
+/// Returns the center of an interval, of `count` equal intervals from -1 to 1.
+fn center(index: usize, count: usize) -> f64 {
+    (2 * index + 1) as f64 / count as f64 - 1.0
 }
 
 /// The embeddings of an image: its patches, and learned entries before them.

@@ -1,4 +1,4 @@
-//! Models of text and images or sound, of which only the decoder of texts is read.
+//! Models of text and images or sound. Only their decoder of texts is read.
 
 use super::*;
 
@@ -150,9 +150,8 @@ const IMAGE_FIELDS: [&str; 25] = [
 
 /// Marks the fields as read that describe images and sounds, their embeddings and the layers for them.
 fn skip_images<'a>(fields: &Fields<'a>) {
-    let is_of_images = |name: &str| IMAGE_FIELDS.iter().any(|start| name.starts_with(start));
-    let names: Vec<&'a str> =
-        fields.entries().map(|(name, _)| name.as_str()).filter(|name| is_of_images(name)).collect();
+    let names = fields.entries().map(|(name, _)| name.as_str());
+    let names: Vec<&'a str> = names.filter(|name| IMAGE_FIELDS.iter().any(|start| name.starts_with(start))).collect();
     fields.skip(&names);
     // The sizes of image embeddings, and other parts.
     fields.skip(&["hidden_size", "vocab_size", "high_res_vision_config", "drop_vision_last_layer", "image_size"]);

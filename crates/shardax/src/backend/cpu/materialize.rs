@@ -29,9 +29,9 @@ const MAX_LOOP_OPERANDS: usize = 64;
 const MAX_REPEATED_OPERATIONS: usize = 512;
 const MAX_COUNTED: usize = 64;
 
-/// The functions that become about [`OPERATIONS_OF_A_SERIES`] operations, although they are one equation. A training step has
-/// one: the bias correction of Adam is an `expm1`, which the loops of all parameters would compute again.
-const SERIES: [&str; 4] = ["expm1", "lgamma", "digamma", "bessel_i1e"];
+/// The fused functions that become more than 30 operations, often about [`OPERATIONS_OF_A_SERIES`], although they are one equation.
+/// A training step has one: the bias correction of Adam is an `expm1`, which the loops of all parameters would compute again.
+const SERIES: [&str; 8] = ["expm1", "lgamma", "digamma", "bessel_i1e", "polygamma", "zeta", "erfc", "erf_inv"];
 const OPERATIONS_OF_A_SERIES: usize = 50;
 
 /// A small ordered set of the program's values or equations. Most have a few items, and every value has several sets.

@@ -14,7 +14,7 @@ pub(super) fn lower(of: &ReduceWindow, cx: &mut Lowering, args: &[Value], outs: 
     of.lower_by(cx, args[0], &outs[0], |cx, x, out| combine(of, cx, x, out)).map(Some)
 }
 
-/// Pads `x` and combines its slices, each of which has one element of every window.
+/// Pads `x` and combines its slices. Each slice has one element of every window.
 fn combine(of: &ReduceWindow, cx: &mut Lowering, x: Value, out: &Aval) -> Result<Value> {
     let init = cx.constant(of.reducer.identity(out.dtype), &Aval::scalar(out.dtype));
     let padded = cx.pad(x, init, &of.pad_config());

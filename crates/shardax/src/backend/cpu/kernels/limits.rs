@@ -40,8 +40,10 @@ pub(super) const SEARCH: usize = 1 << 8;
 /// Sorts, in elements.
 pub(super) const SORT: usize = 1 << 5;
 
-/// Softmax of rows, in elements.
-pub(super) const SOFTMAX: usize = 1 << 14;
+/// Softmax of rows, in elements, and the minimum number of elements of a row. XLA's loops over smaller arrays read them from the
+/// processor's caches, and its loops over shorter rows compute several rows in a vector.
+pub(super) const SOFTMAX: usize = 1 << 20;
+pub(super) const SOFTMAX_ROW: usize = 32;
 
 /// The largest elements of rows, in elements.
 pub(super) const TOP_K: usize = 1 << 9;

@@ -17,10 +17,11 @@ pub(super) const TARGET: &str = "shardax_softmax";
 pub(crate) fn lower(softmax: &Softmax, cx: &mut Lowering, x: Value, out: &Aval) -> Option<Value> {
     let first = out.rank().checked_sub(softmax.axes.len())?;
     let are_last = (first..out.rank()).all(|axis| softmax.axes.contains(&axis));
-    if !are_last || widened(out.dtype) != DType::F32 || !is_worth(out.size(), limits::SOFTMAX) || !is_enabled(cx) {
+    let n: usize = out.shape[first..].iter().product();
+    let is_worth = is_worth(out.size(), limits::SOFTMAX) && is_worth(n, limits::SOFTMAX_ROW);
+    if !are_last || widened(out.dtype) != DType::F32 || !is_worth || !is_enabled(cx) {
         return None;
     }
-    let n: usize = out.shape[first..].iter().product();
     let rows = Aval::new(DType::F32, Shape::from_slice(&[out.size() / n, n]));
     let x = convert(cx, x, DType::F32);
     let x = reshape(cx, x, &rows.shape);
