@@ -238,6 +238,10 @@ FAMILIES = [
     ("qwen3_5_moe", "Qwen3_5MoeText", {**KV, "head_dim": 16, "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
                                        "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 5, "num_experts": 4,
                                        "num_experts_per_tok": 2, "moe_intermediate_size": 12, "shared_expert_intermediate_size": 10}),
+    # One layer without experts, and decay for each channel in layers with linear attention.
+    ("kimi_linear", "KimiLinear", {**SMALL_EXPERTS, **LATENT, "num_hidden_layers": 3, "num_local_experts": 8, "n_group": 4, "topk_group": 2,
+                                   "linear_head_dim": 6, "linear_num_heads": 3, "linear_conv_kernel_dim": 3,
+                                   "layer_types": ["linear_attention", "full_attention", "linear_attention"]}),
     ("lfm2_moe", "Lfm2Moe", {**KV, "layer_types": ["conv", "full_attention"], "num_dense_layers": 1, "moe_intermediate_size": 12, "num_experts": 4,
                              "num_experts_per_tok": 2, "routed_scaling_factor": 1.5}),
     ("lfm2", "Lfm2", {**KV, "layer_types": ["conv", "full_attention"], "conv_bias": True, "block_multiple_of": 4}),

@@ -168,10 +168,8 @@ impl Block {
         let is_normalized = config.first_norm || layer > 0;
         let has_norm = (config.pre_norms && is_normalized) || config.sum_norms;
         let attention_norm = norm_if(has_norm && config.parts_of(layer) != LayerParts::Mlp, config, rngs);
-        let latent = match (&config.latent, config.rope_of(layer)) {
-            (Some(latent), Some(rope)) => Some(LatentAttention::new(config, latent, rope, rngs)),
-            _ => None,
-        };
+        let latent = config.latent.as_ref().filter(|_| config.delta_of(layer).is_none());
+        let latent = latent.map(|latent| LatentAttention::new(config, latent, config.rope_of(layer), rngs));
         let conv = config.conv_of(layer).map(|conv| ShortConv::new(features, conv, rngs));
         let delta = config.delta_of(layer).map(|delta| GatedDelta::new(features, delta, config.epsilon, rngs));
         let parts = config.parts_of(layer);

@@ -98,6 +98,10 @@ impl DecoderConfig {
                 let message = format!("{sparse:?} does not describe an indexer for {rope_dim} rotated features");
                 return Err(value_error(message, "give positive sizes, and a depth of at least rope_dim"));
             }
+            if sparse.is_some() && self.without_rope.contains(&true) {
+                let message = "latent.sparse is set, but layers without rotary positions cannot choose positions";
+                return Err(value_error(message, "set without_rope to an empty list, or sparse to None"));
+            }
             if sizes.contains(&0) || rope_dim % 2 == 1 || !matches!(self.positions, Positions::Rotary(_)) {
                 let message =
                     format!("{:?} with positions {:?} does not describe attention", self.latent, self.positions);
@@ -163,8 +167,8 @@ impl DecoderConfig {
         }
         // The keys of each head of keys are used by an equal number of heads of values.
         if let Some(delta) = &self.delta {
-            let DeltaConfig { key_heads, value_heads, key_dim, value_dim, width, layers } = delta;
-            let sizes = [*key_heads, *value_heads, *key_dim, *value_dim, *width];
+            let DeltaConfig { key_heads, value_heads, key_dim, value_dim, width, rank, layers, .. } = delta;
+            let sizes = [*key_heads, *value_heads, *key_dim, *value_dim, *width, rank.unwrap_or(1)];
             let fits = !sizes.contains(&0) && value_heads.is_multiple_of(*key_heads) && layers.len() == self.layers;
             if !fits || product(&[*value_heads, *key_dim, *value_dim, 8]).is_none() {
                 let message = format!("{delta:?} does not describe linear attention for {} layers", self.layers);
@@ -308,7 +312,10 @@ impl DecoderConfig {
             (
                 "kernel of linear attention",
                 self.features,
-                self.delta.as_ref().map_or(0, |delta| delta.value_heads.saturating_mul(delta.value_dim)),
+                self.delta.as_ref().map_or(0, |delta| {
+                    let values = delta.value_heads.saturating_mul(delta.value_dim.max(delta.key_dim));
+                    values.max(delta.rank.unwrap_or(0))
+                }),
             ),
             (
                 "kernel of state spaces",

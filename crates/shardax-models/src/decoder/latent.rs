@@ -11,7 +11,7 @@ use super::{DecoderConfig, LatentConfig};
 /// latent vector of few features for each position, so that the cache is small: it stores only the latent vectors.
 ///
 /// Each head has features without rotary positions, followed by features with rotary positions. All heads share the
-/// rotated features of the key.
+/// rotated features of the key. In layers without rotary positions these features are not rotated, but shared.
 #[derive(Module, Clone, Debug)]
 pub struct LatentAttention {
     /// Projects features to the latent vector of queries, if queries have one.
@@ -34,7 +34,7 @@ pub struct LatentAttention {
     pub cached: Option<Cache>,
     /// The number of positions in the cache, int32.
     pub cache_index: Option<Cache>,
-    rope: Rope,
+    rope: Option<Rope>,
     query_growth: Option<QueryGrowth>,
     scale: f64,
     rank: usize,
@@ -47,12 +47,13 @@ const LATENT_EPSILON: f64 = 1e-6;
 impl LatentAttention {
     /// Creates the attention of a decoder's layer. All dimensions except the latent ones are sharded by heads.
     #[track_caller]
-    pub(super) fn new(config: &DecoderConfig, latent: &LatentConfig, rope: Rope, rngs: &mut Rngs) -> Self {
+    pub(super) fn new(config: &DecoderConfig, latent: &LatentConfig, rope: Option<Rope>, rngs: &mut Rngs) -> Self {
         let DecoderConfig { features, heads, biases, .. } = *config;
         let LatentConfig { query_rank, rank, key_dim, rope_dim, value_dim, .. } = *latent;
         // All heads share the latent vectors, so only the projections from them can be sharded by heads.
         let out = LinearGeneral::builder([heads, value_dim], [features]).use_bias(biases.out);
-        let index_rope = rope.clone().rotary_dim(rope_dim);
+        // `DecoderConfig::check` requires rotary positions for an indexer.
+        let index_rope = rope.clone().unwrap_or_default().rotary_dim(rope_dim);
         LatentAttention {
             query_down: query_rank.map(|rank| down(features, rank, biases.qkv, rngs)),
             query_norm: query_rank.map(|rank| norm(rank, rngs)),
@@ -180,8 +181,13 @@ impl LatentAttention {
     #[track_caller]
     fn queries(&self, latent: &Array, positions: &Array) -> Array {
         let query = self.query.forward(latent);
-        let rotated = self.rope.apply(query.get((Ellipsis, self.key_dim..)), positions);
-        let query = concatenate(&[query.get((Ellipsis, ..self.key_dim)), rotated], -1);
+        let query = match &self.rope {
+            Some(rope) => {
+                let rotated = rope.apply(query.get((Ellipsis, self.key_dim..)), positions);
+                concatenate(&[query.get((Ellipsis, ..self.key_dim)), rotated], -1)
+            }
+            None => query,
+        };
         match &self.query_growth {
             Some(growth) => (&query * growth.factors(positions)).astype(query.dtype()),
             None => query,
@@ -193,8 +199,12 @@ impl LatentAttention {
     fn latents(&self, x: &Array, positions: &Array) -> Array {
         let compressed = self.latent.forward(x);
         let latent = self.latent_norm.forward(compressed.get((Ellipsis, ..self.rank)));
-        let rotated = self.rope.apply(compressed.get((Ellipsis, self.rank..)).expand_dims(-2), positions);
-        concatenate(&[latent, rotated.squeeze(-2)], -1)
+        let key = compressed.get((Ellipsis, self.rank..));
+        let key = match &self.rope {
+            Some(rope) => rope.apply(key.expand_dims(-2), positions).squeeze(-2),
+            None => key,
+        };
+        concatenate(&[latent, key], -1)
     }
 }
 

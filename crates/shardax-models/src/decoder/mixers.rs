@@ -53,7 +53,7 @@ pub struct ConvConfig {
 }
 
 /// The linear attention of [`GatedDelta`](crate::GatedDelta).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeltaConfig {
     /// The heads of queries and keys.
     pub key_heads: usize,
@@ -65,6 +65,17 @@ pub struct DeltaConfig {
     pub value_dim: usize,
     /// The number of positions that the convolution reads.
     pub width: usize,
+    /// The features between the two layers that compute gates, and rates of forgetting of channels; `None` if each of them is
+    /// one layer.
+    pub rank: Option<usize>,
+    /// True if each feature of a key has a rate of forgetting. Otherwise each head has one.
+    pub channel_rates: bool,
+    /// True if the function of gates is the sigmoid instead of SiLU.
+    pub sigmoid_gates: bool,
+    /// True if the rates of writing are between 0 and 2 instead of 0 and 1.
+    pub doubles_writes: bool,
+    /// The number that the norm of the result adds to the mean square, if it differs from the number of other norms.
+    pub epsilon: Option<f64>,
     /// True for each layer that has linear attention in the place of attention.
     pub layers: Vec<bool>,
 }

@@ -99,7 +99,7 @@ const WITHOUT_EFFECT: [&str; 34] = [
 ];
 
 /// Fields that change no logits of one class where the other fields have their defaults.
-const WITHOUT_EFFECT_ALONE: [(&str, &str); 62] = [
+const WITHOUT_EFFECT_ALONE: [(&str, &str); 64] = [
     // The base is in another object, and heads of classes are not read.
     ("eurobert", "classifier_pooling"),
     ("laguna", "rope_theta"),
@@ -148,6 +148,8 @@ const WITHOUT_EFFECT_ALONE: [(&str, &str); 62] = [
     ("deepseek_v32", "num_key_value_heads"),
     ("glm_moe_dsa", "num_key_value_heads"),
     ("glm_moe_dsa", "topk_group"),
+    ("kimi_linear", "num_key_value_heads"),
+    ("kimi_linear", "topk_group"),
     // Another field has the size.
     ("deepseek_v32", "head_dim"),
     ("glm_moe_dsa", "head_dim"),

@@ -26,7 +26,7 @@ use shardax_models::{
 use shardax_nn::prelude::*;
 
 /// Every decoder that there are files of.
-const DECODERS: [&str; 124] = [
+const DECODERS: [&str; 125] = [
     "gpt2",
     "llama",
     "llama3",
@@ -123,6 +123,7 @@ const DECODERS: [&str; 124] = [
     "qwen3_next",
     "qwen3_5_moe",
     "qwen3_5",
+    "kimi_linear",
     "phimoe",
     "nanochat",
     "minicpm3",

@@ -57,6 +57,13 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
             "kind \"mrope\" are not supported",
         ),
         ("llama", r#""rope_parameters": {"rope_type": "deepseek_yarn"}"#, "kind \"deepseek_yarn\" are not supported"),
+        ("kimi_linear", r#""mla_use_nope": false"#, "`mla_use_nope` is false"),
+        ("kimi_linear", r#""moe_router_activation_func": "softmax""#, "`moe_router_activation_func` is \"softmax\""),
+        (
+            "kimi_linear",
+            r#""linear_attn_config": {"full_attn_layers": [2], "kda_layers": [1, 2, 3]}"#,
+            "`full_attn_layers` and `kda_layers` do not have each layer once",
+        ),
         ("deepseek_v32", r#""index_head_dim": 2"#, "does not describe an indexer for 4 rotated features"),
         ("glm_moe_dsa", r#""indexer_types": ["full", "shared"]"#, "the entry \"shared\" of `indexer_types`"),
         ("glm_moe_dsa", r#""index_topk_freq": 4"#, "`index_topk_freq` is 4"),

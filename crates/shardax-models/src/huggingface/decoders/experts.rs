@@ -640,6 +640,6 @@ fn gpt_oss(fields: &Fields) -> Read {
 }
 
 /// Returns the other name of a field if only this one is present.
-fn present_name<'a>(fields: &Fields, name: &'a str, other: &'a str) -> &'a str {
+pub(super) fn present_name<'a>(fields: &Fields, name: &'a str, other: &'a str) -> &'a str {
     if fields.has(other) && !fields.has(name) { other } else { name }
 }

@@ -97,7 +97,7 @@ fn indexer(fields: &Fields, kind: &str) -> Result<SparseConfig> {
 }
 
 /// Returns the names of the arrays of latent attention and of the experts.
-fn latent_keys(config: &DecoderConfig, kind: &str) -> KeyMap {
+pub(super) fn latent_keys(config: &DecoderConfig, kind: &str) -> KeyMap {
     let attention = "model.layers.*.self_attn";
     let query = if config_has_query_latent(config) { "q_b_proj" } else { "q_proj" };
     let expert_keys = match kind {

@@ -73,6 +73,7 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["exaone_moe", "hunyuan_v1_moe", "solar_open", "sarvam_moe", "llama4_text"], experts::read),
     (&["qwen3_vl_moe_text", "lfm2_moe", "qwen3_omni_moe_text", "glm4v_moe_text", "aria_text"], experts::read),
     (&["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"], linear::qwen),
+    (&["kimi_linear"], linear::kimi),
     (
         &[
             "deepseek_v2",
