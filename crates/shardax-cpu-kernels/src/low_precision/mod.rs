@@ -13,7 +13,7 @@ mod tile;
 
 use half::bf16;
 use ndarray::{ArrayViewMut2, ArrayViewMut3, Axis, s};
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
 
 use crate::per_type::per_type;
 use crate::tasks::run_tasks;
@@ -49,10 +49,14 @@ const MIN_SIDE: usize = 48;
 trait Unit: Copy + Send + Sync {
     type Element: Copy + Send + Sync;
     type Sum: Sum;
+    /// The vectors of the processors that the unit is for. Packing uses them.
+    type Vectors: Simd;
     /// The number of elements in a word.
     const GROUP: usize;
     /// The bits of the left operand's words that are inverted.
     const LEFT_MASK: u32 = 0;
+
+    fn vectors(self) -> Self::Vectors;
 
     /// The bits of the element at this position in a word.
     fn bits(element: Self::Element, position: usize) -> u32;
@@ -243,7 +247,8 @@ fn multiply<U: Unit, R: Rounded<U::Sum>>(
             tasks.push(Task { unit, left, right, out });
         }
     }
-    run_tasks(tasks, threads, Buffers::take, |buffers, task| Arch::new().dispatch(Run { task, buffers }));
+    // Every unit is compiled for its own vectors alone: the compiler takes twice as long for all of the crate if it is for each.
+    run_tasks(tasks, threads, Buffers::take, |buffers, task| unit.vectors().vectorize(Run { task, buffers }));
     Ok(())
 }
 
@@ -264,7 +269,6 @@ struct Run<'a, 'b, U: Unit, R> {
 impl<U: Unit, R: Rounded<U::Sum>> WithSimd for Run<'_, '_, U, R> {
     type Output = ();
 
-    /// Compiled for the processor's vectors, which packing uses.
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let Run { task: Task { unit, left, right, mut out }, buffers } = self;

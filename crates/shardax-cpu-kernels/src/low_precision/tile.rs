@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "instructions that a processor may lack are called")]
 
 use half::bf16;
+use pulp::Scalar;
 
 use super::{COLUMNS, Tile, Unit};
 
@@ -12,7 +13,13 @@ pub(super) struct Bf16Pairs;
 impl Unit for Bf16Pairs {
     type Element = bf16;
     type Sum = f32;
+    type Vectors = Scalar;
     const GROUP: usize = 2;
+
+    #[inline(always)]
+    fn vectors(self) -> Scalar {
+        Scalar::new()
+    }
 
     #[inline(always)]
     fn bits(element: bf16, position: usize) -> u32 {
@@ -36,7 +43,13 @@ pub(super) struct Int8Pairs;
 impl Unit for Int8Pairs {
     type Element = i8;
     type Sum = i32;
+    type Vectors = Scalar;
     const GROUP: usize = 2;
+
+    #[inline(always)]
+    fn vectors(self) -> Scalar {
+        Scalar::new()
+    }
 
     #[inline(always)]
     fn bits(element: i8, position: usize) -> u32 {
@@ -106,22 +119,29 @@ mod x86 {
     use std::mem::transmute;
 
     use half::bf16;
+    use pulp::x86::{V3, V4};
 
     use super::{Bf16Pairs, COLUMNS, Int8Pairs, Tile, Unit};
 
     /// Pairs of bf16 by AVX512-BF16. A value exists only where the processor has it.
     #[derive(Clone, Copy)]
-    pub(in crate::low_precision) struct Bf16Dot(());
+    pub(in crate::low_precision) struct Bf16Dot(V4);
 
     /// The unit of bf16, if the processor has its instructions.
     pub(in crate::low_precision) fn bf16_instructions() -> Option<Bf16Dot> {
-        (is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16")).then_some(Bf16Dot(()))
+        V4::try_new().filter(|_| is_x86_feature_detected!("avx512bf16")).map(Bf16Dot)
     }
 
     impl Unit for Bf16Dot {
         type Element = bf16;
         type Sum = f32;
+        type Vectors = V4;
         const GROUP: usize = 2;
+
+        #[inline(always)]
+        fn vectors(self) -> V4 {
+            self.0
+        }
 
         #[inline(always)]
         fn bits(element: bf16, position: usize) -> u32 {
@@ -138,18 +158,24 @@ mod x86 {
     /// Groups of four int8 by AVX-512 VNNI, whose left operand is unsigned: 128 is added to its elements by inverting a bit. A value exists
     /// only where the processor has it.
     #[derive(Clone, Copy)]
-    pub(in crate::low_precision) struct Int8Dot(());
+    pub(in crate::low_precision) struct Int8Dot(V4);
 
     /// The unit of int8, if the processor has its instructions.
     pub(in crate::low_precision) fn int8_instructions() -> Option<Int8Dot> {
-        (is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni")).then_some(Int8Dot(()))
+        V4::try_new().filter(|_| is_x86_feature_detected!("avx512vnni")).map(Int8Dot)
     }
 
     impl Unit for Int8Dot {
         type Element = i8;
         type Sum = i32;
+        type Vectors = V4;
         const GROUP: usize = 4;
         const LEFT_MASK: u32 = 0x8080_8080;
+
+        #[inline(always)]
+        fn vectors(self) -> V4 {
+            self.0
+        }
 
         #[inline(always)]
         fn bits(element: i8, position: usize) -> u32 {
@@ -165,17 +191,23 @@ mod x86 {
 
     /// Pairs of int8 in 16 bits each by AVX2. A value exists only where the processor has it.
     #[derive(Clone, Copy)]
-    pub(in crate::low_precision) struct Int8PairDot(());
+    pub(in crate::low_precision) struct Int8PairDot(V3);
 
     /// The unit of int8 for processors without VNNI, if the processor has its instructions.
     pub(in crate::low_precision) fn int8_pair_instructions() -> Option<Int8PairDot> {
-        is_x86_feature_detected!("avx2").then_some(Int8PairDot(()))
+        V3::try_new().map(Int8PairDot)
     }
 
     impl Unit for Int8PairDot {
         type Element = i8;
         type Sum = i32;
+        type Vectors = V3;
         const GROUP: usize = 2;
+
+        #[inline(always)]
+        fn vectors(self) -> V3 {
+            self.0
+        }
 
         #[inline(always)]
         fn bits(element: i8, position: usize) -> u32 {
