@@ -12,7 +12,7 @@ from transformers import CONFIG_MAPPING
 
 OUT = pathlib.Path(__file__).parents[2] / "crates/shardax-models/src/huggingface/defaults.json"
 MODEL_TYPES = """
-kimi_linear deepseek_v32 dinov3_vit gemma4_unified_text glm_moe_dsa megatron-bert xlm-roberta-xl
+kimi_linear mimo_v2_flash deepseek_v32 dinov3_vit gemma4_unified_text glm_moe_dsa megatron-bert xlm-roberta-xl
 aria_text glm4v_moe_text glm4v_text glm_ocr_text granite_docling_text hunyuan_vl_text paddleocr_vl_text qwen2_5_omni_text qwen3_omni_moe_text
 eurobert gemma3n_text gemma4_text laguna lfm3
 data2vec-text deberta deit dinov2_with_registers ernie esm ijepa jina_embeddings_v3 roberta-prelayernorm roformer vit_msn
@@ -34,7 +34,9 @@ def defaults(model_type):
     # JSON has no infinity, the upper limit of time steps of Mamba's layers.
     fields = {name: value for name, value in fields.items() if value is not dataclasses.MISSING and "inf" not in repr(value)}
     if hasattr(kind, "default_theta") and "rope_parameters" in fields:
-        fields["rope_theta"] = kind.default_theta
+        # This class ignores the base outside of the object.
+        if model_type != "mimo_v2_flash":
+            fields["rope_theta"] = kind.default_theta
         fields["rope_parameters"] = default_rope(kind)
     return fields
 

@@ -38,6 +38,7 @@ impl DecoderConfig {
             ("kv_heads", self.kv_heads),
             ("head_dim", self.head_dim),
             ("hidden", self.hidden),
+            ("value_dim", self.value_dim.unwrap_or(1)),
             ("embedding_features", self.embedding_features.unwrap_or(1)),
         ];
         if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
@@ -73,6 +74,12 @@ impl DecoderConfig {
         if let Some((layer, earlier)) = borrowers.into_iter().find(|(layer, earlier)| !self.lends(*earlier, *layer)) {
             let message = format!("layer {layer} cannot use the keys of layer {earlier}");
             return Err(value_error(message, "choose an earlier layer with the same heads that has its own keys"));
+        }
+        if self.value_dim.is_some_and(|value_dim| value_dim != self.head_dim)
+            && (self.values_from_keys.contains(&true) || self.attention_gate.is_some())
+        {
+            let message = "value_dim differs from head_dim, but values_from_keys or attention_gate needs equal sizes";
+            return Err(value_error(message, "set value_dim to None, or do not set the other field"));
         }
         if let Some(share) = self.gate_sparsity.iter().find(|share| !(0.0..1.0).contains(*share)) {
             return Err(value_error(format!("gate_sparsity has {share}"), "use numbers from 0 to below 1"));
@@ -125,6 +132,7 @@ impl DecoderConfig {
         for (name, count) in [
             ("windows", self.windows.len()),
             ("without_rope", self.without_rope.len()),
+            ("without_sinks", self.without_sinks.len()),
             ("dense_layers", dense),
             ("conv.layers", self.conv.as_ref().map_or(0, |conv| conv.layers.len())),
             ("state_space.layers", self.state_space.as_ref().map_or(0, |space| space.layers.len())),
@@ -262,6 +270,7 @@ impl DecoderConfig {
         self.first_norm
             && equal(&self.windows)
             && equal(&self.without_rope)
+            && equal(&self.without_sinks)
             && equal(dense)
             && equal(convs)
             && equal(deltas)
@@ -295,6 +304,15 @@ impl DecoderConfig {
             ("position table", learned, self.features),
             ("query kernel", self.features, self.heads.saturating_mul(head_dim)),
             ("key kernel", self.features, self.kv_heads.saturating_mul(head_dim)),
+            (
+                "value kernel",
+                self.features,
+                self.layer_heads
+                    .iter()
+                    .map(|sizes| sizes.kv_heads)
+                    .fold(self.kv_heads, usize::max)
+                    .saturating_mul(self.value_dim.unwrap_or(0)),
+            ),
             ("projection of tokens", self.features, self.embedding_features.unwrap_or(0)),
             ("MLP kernel", self.features, self.layer_hidden.iter().copied().max().unwrap_or(self.hidden)),
             (

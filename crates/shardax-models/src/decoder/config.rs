@@ -41,6 +41,8 @@ pub struct DecoderConfig {
     pub kv_heads: usize,
     /// The number of features of a head.
     pub head_dim: usize,
+    /// The number of features of a head's value, if it differs from `head_dim`.
+    pub value_dim: Option<usize>,
     /// The heads of each layer; empty if all layers have the heads of the fields above.
     pub layer_heads: Vec<HeadSizes>,
     /// For each layer, the earlier layer whose keys and values it uses; empty if each layer has its own.
@@ -117,6 +119,8 @@ pub struct DecoderConfig {
     pub query_growth: Option<QueryGrowth>,
     /// True if the softmax of each head includes a learned score, see [`AttentionOptions::sinks`].
     pub sinks: bool,
+    /// True for each layer without the scores of `sinks`; empty if all layers have them.
+    pub without_sinks: Vec<bool>,
     /// True if the inputs of attention and MLP are normalized.
     pub pre_norms: bool,
     /// True if the outputs of attention and MLP are normalized before they are added.
@@ -420,6 +424,7 @@ impl DecoderConfig {
             kv_heads: heads,
             // This constructor returns no error, so that it can be used in a struct update. `check` reports invalid sizes.
             head_dim: features.checked_div(heads).unwrap_or(0),
+            value_dim: None,
             layer_heads: Vec::new(),
             key_layers: Vec::new(),
             values_from_keys: Vec::new(),
@@ -457,6 +462,7 @@ impl DecoderConfig {
             qkv_bound: None,
             query_growth: None,
             sinks: false,
+            without_sinks: Vec::new(),
             pre_norms: true,
             post_norms: false,
             sum_norms: false,

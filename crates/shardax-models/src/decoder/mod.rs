@@ -1,5 +1,6 @@
 //! A transformer that predicts the next token. Its configuration chooses the architecture of one of many models.
 
+mod attention;
 mod block;
 mod checks;
 mod config;

@@ -99,7 +99,7 @@ const WITHOUT_EFFECT: [&str; 34] = [
 ];
 
 /// Fields that change no logits of one class where the other fields have their defaults.
-const WITHOUT_EFFECT_ALONE: [(&str, &str); 64] = [
+const WITHOUT_EFFECT_ALONE: [(&str, &str); 65] = [
     // The base is in another object, and heads of classes are not read.
     ("eurobert", "classifier_pooling"),
     ("laguna", "rope_theta"),
@@ -150,6 +150,7 @@ const WITHOUT_EFFECT_ALONE: [(&str, &str); 64] = [
     ("glm_moe_dsa", "topk_group"),
     ("kimi_linear", "num_key_value_heads"),
     ("kimi_linear", "topk_group"),
+    ("mimo_v2_flash", "topk_group"),
     // Another field has the size.
     ("deepseek_v32", "head_dim"),
     ("glm_moe_dsa", "head_dim"),

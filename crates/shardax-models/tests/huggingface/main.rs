@@ -26,7 +26,7 @@ use shardax_models::{
 use shardax_nn::prelude::*;
 
 /// Every decoder that there are files of.
-const DECODERS: [&str; 125] = [
+const DECODERS: [&str; 126] = [
     "gpt2",
     "llama",
     "llama3",
@@ -124,6 +124,7 @@ const DECODERS: [&str; 125] = [
     "qwen3_5_moe",
     "qwen3_5",
     "kimi_linear",
+    "mimo_v2_flash",
     "phimoe",
     "nanochat",
     "minicpm3",

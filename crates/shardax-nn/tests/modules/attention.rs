@@ -13,6 +13,7 @@ fn decoding_equals_the_whole_pass() -> Result<()> {
     let x = random::normal(random::key(1), [2, 9, 32]);
     let builders = [
         MultiHeadAttention::builder(4, 32).is_causal(true).num_kv_heads(2).rope(Rope::default()),
+        MultiHeadAttention::builder(4, 32).is_causal(true).num_kv_heads(2).value_features(5),
         MultiHeadAttention::builder(4, 32).is_causal(true).num_kv_heads(1).local_window_size(3, 0).normalize_qk(true),
         MultiHeadAttention::builder(4, 32).is_causal(true).rope(Rope::new(100.0)).soft_cap(2.0).scale(0.3),
     ];

@@ -42,6 +42,7 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["lfm3"], llama::lfm3),
     (&["eurobert"], llama::eurobert),
     (&["laguna"], windowed::laguna),
+    (&["mimo_v2_flash"], windowed::mimo),
     (&["phi3", "glm", "glm4", "glm4v_text", "glm_ocr_text"], fused::read),
     (&["granite_swa", "granitemoe_swa"], windowed::granite),
     (&["modernbert-decoder"], windowed::modern_bert),

@@ -20,6 +20,7 @@ pub struct MultiHeadAttentionBuilder {
     qkv_features: Option<usize>,
     out_features: Option<usize>,
     num_kv_heads: Option<usize>,
+    value_features: Option<usize>,
     in_kv_features: Option<usize>,
     use_bias: bool,
     normalize_qk: bool,
@@ -55,6 +56,7 @@ impl MultiHeadAttentionBuilder {
             qkv_features: None,
             out_features: None,
             num_kv_heads: None,
+            value_features: None,
             in_kv_features: None,
             use_bias: true,
             normalize_qk: false,
@@ -93,6 +95,8 @@ impl MultiHeadAttentionBuilder {
         /// Sets the number of heads of keys and values; several heads of the query share each of them. Default: the number of
         /// heads of the query.
         num_kv_heads: usize => num_kv_heads, Some;
+        /// Sets the number of features of the value of each head. Default: the features of each head's query and key.
+        value_features: usize => value_features, Some;
         /// Sets the number of features of the input of keys and values. Default: the features of the query's input.
         in_kv_features: usize => in_kv_features, Some;
         /// Sets whether the linear layers have biases. Default true.
@@ -180,10 +184,11 @@ impl MultiHeadAttentionBuilder {
         let kv_features = self.in_kv_features.unwrap_or(self.in_features);
         // The order of these lines is the order in which Flax draws weights.
         let query = self.input_projection(self.in_features, heads, depth).build(rngs);
-        let [key, value] = [(); 2].map(|()| self.key_projection(kv_features, key_heads, depth, rngs));
+        let value_depth = self.value_features.unwrap_or(depth);
+        let [key, value] = [depth, value_depth].map(|depth| self.key_projection(kv_features, key_heads, depth, rngs));
         let query_ln = self.normalize_qk.then(|| self.head_norm(depth, rngs));
         let key_ln = self.normalize_qk.then(|| self.head_norm(depth, rngs));
-        let out = LinearGeneral::builder([heads, depth], [self.out_features.unwrap_or(self.in_features)]);
+        let out = LinearGeneral::builder([heads, value_depth], [self.out_features.unwrap_or(self.in_features)]);
         let (kernel_init, bias_init) =
             (self.out_kernel_init.unwrap_or(self.kernel_init), self.out_bias_init.unwrap_or(self.bias_init));
         let mut out = self.with_shared_options(out, kernel_init, bias_init, &self.out_kernel_axes).build(rngs);

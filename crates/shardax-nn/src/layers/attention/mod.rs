@@ -290,11 +290,14 @@ impl MultiHeadAttention {
         let input_shape = input_shape.into_sizes();
         // Without keys of its own, the layer attends to the cache of another layer.
         let Some(key) = &self.key else { return };
-        let heads = key.out_features();
-        let shape = [&input_shape[..input_shape.len().saturating_sub(1)], heads].concat();
+        // Keys can be values too.
+        let value = self.value.as_ref().unwrap_or(key);
         // Keys and values are two arrays, because a step that donates its state cannot donate one array twice.
-        let [keys, values] =
-            [(); 2].map(|()| split_last_dims_like(zeros_dtype(shape.as_slice(), dtype), &key.kernel, heads.len()));
+        let [keys, values] = [key, value].map(|layer| {
+            let heads = layer.out_features();
+            let shape = [&input_shape[..input_shape.len().saturating_sub(1)], heads].concat();
+            split_last_dims_like(zeros_dtype(shape.as_slice(), dtype), &layer.kernel, heads.len())
+        });
         (self.cached_key, self.cached_value) = (Some(keys.into()), Some(values.into()));
         self.cache_index = Some(zeros_dtype((), DType::I32).into());
     }
