@@ -245,6 +245,11 @@ FAMILIES = [
     # Values have fewer features than keys, and layers with a window have more key heads, and sinks.
     ("mimo_v2_flash", "MiMoV2Flash", {**SMALL_EXPERTS, "num_key_value_heads": 1, "head_dim": 12, "v_head_dim": 6, "n_routed_experts": 8,
                                       "n_group": 4, "topk_group": 2, "sliding_window": 4, "num_hidden_layers": 3}),
+    # Rates of writing up to 2, and different places of norms. transformers needs equal sizes of keys and values to save it.
+    ("olmo_hybrid", "OlmoHybrid", {**KV, "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
+                                   "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 3}),
+    ("olmo_hybrid_plain", "OlmoHybrid", {"rope_parameters": {"rope_theta": None}, "linear_allow_neg_eigval": False, "linear_key_head_dim": 4,
+                                         "linear_value_head_dim": 4, "attention_bias": True}),
     ("lfm2_moe", "Lfm2Moe", {**KV, "layer_types": ["conv", "full_attention"], "num_dense_layers": 1, "moe_intermediate_size": 12, "num_experts": 4,
                              "num_experts_per_tok": 2, "routed_scaling_factor": 1.5}),
     ("lfm2", "Lfm2", {**KV, "layer_types": ["conv", "full_attention"], "conv_bias": True, "block_multiple_of": 4}),

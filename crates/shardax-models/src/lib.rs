@@ -43,9 +43,9 @@ pub use batcher::{Batcher, End, NextToken, TextBounds};
 pub use decoder::{
     Activation, AttentionGate, BesideMlp, Biases, Block, ConvConfig, Decoder, DecoderConfig, DeltaConfig,
     ExpertsConfig, GatedDelta, HeadSizes, Indexer, LatentAttention, LatentConfig, LayerEmbedding, LayerEmbeddingConfig,
-    LayerInput, LayerParts, LowRank, Mlp, Norm, NormKind, Positions, QkNorm, SelectiveConfig, SelectiveState,
-    ShortConv, SparseConfig, StateSpace, StateSpaceConfig, StateSpaceNorm, StateSpaceScales, Streams, StreamsConfig,
-    Xielu,
+    LayerInput, LayerParts, LowRank, Mlp, Norm, NormKind, NormPlace, Positions, QkNorm, SelectiveConfig,
+    SelectiveState, ShortConv, SparseConfig, StateSpace, StateSpaceConfig, StateSpaceNorm, StateSpaceScales, Streams,
+    StreamsConfig, Xielu,
 };
 pub use encoder_decoder::{EncodedInput, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, Side, log_mel};
 pub use generate::{GenerateOptions, Generation, TextModel};

@@ -165,7 +165,8 @@ impl Block {
         let DecoderConfig { features, activation, gated, biases, .. } = *config;
         let hidden = config.layer_hidden.get(layer).copied().unwrap_or(config.hidden);
         let is_normalized = config.first_norm || layer > 0;
-        let has_norm = (config.pre_norms && is_normalized) || config.sum_norms;
+        let (pre_norms, post_norms) = config.normalizes(layer);
+        let has_norm = (pre_norms && is_normalized) || config.sum_norms;
         let attention_norm = norm_if(has_norm && config.parts_of(layer) != LayerParts::Mlp, config, rngs);
         let latent = config.latent.as_ref().filter(|_| config.delta_of(layer).is_none());
         let latent = latent.map(|latent| LatentAttention::new(config, latent, config.rope_of(layer), rngs));
@@ -182,8 +183,8 @@ impl Block {
             && selective.is_none()
             && space.is_none_or(|space| space.beside_attention);
         let attention = has_attention.then(|| attention::build(config, layer, rngs));
-        let post_attention_norm = norm_if(config.post_norms, config, rngs);
-        let has_mlp_norm = config.pre_norms && !(config.parallel && config.shared_norm);
+        let post_attention_norm = norm_if(post_norms, config, rngs);
+        let has_mlp_norm = pre_norms && !(config.parallel && config.shared_norm);
         let has_mlp = parts != LayerParts::Mixer;
         let mlp_norm = norm_if((has_mlp_norm || config.sum_norms) && has_mlp, config, rngs);
         let chosen = config.experts_of(layer).filter(|_| has_mlp);
@@ -198,7 +199,7 @@ impl Block {
         let has_gate = shared_expert.is_some() && chosen.is_some_and(|chosen| chosen.shared_gate);
         let shared_gate = has_gate.then(|| Linear::builder(features, 1).use_bias(false).build(rngs));
         let normalizes_experts = chosen.is_some_and(|chosen| chosen.post_norms);
-        let post_mlp_norm = norm_if(config.post_norms || normalizes_experts, config, rngs);
+        let post_mlp_norm = norm_if(post_norms || normalizes_experts, config, rngs);
         Block {
             norm: attention_norm,
             attention,

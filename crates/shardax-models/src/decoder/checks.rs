@@ -133,6 +133,7 @@ impl DecoderConfig {
             ("windows", self.windows.len()),
             ("without_rope", self.without_rope.len()),
             ("without_sinks", self.without_sinks.len()),
+            ("norm_places", self.norm_places.len()),
             ("dense_layers", dense),
             ("conv.layers", self.conv.as_ref().map_or(0, |conv| conv.layers.len())),
             ("state_space.layers", self.state_space.as_ref().map_or(0, |space| space.layers.len())),
@@ -227,8 +228,8 @@ impl DecoderConfig {
             let message = "scan_layers needs layers of one structure, and their windows, positions or experts differ";
             return Err(value_error(message, "set scan_layers to false, or make all layers equal"));
         }
-        if self.sum_norms && (self.pre_norms || self.post_norms || self.parallel) {
-            let message = "sum_norms normalizes the sums of a layer, and pre_norms, post_norms or parallel is set too";
+        if self.sum_norms && (self.pre_norms || self.post_norms || !self.norm_places.is_empty() || self.parallel) {
+            let message = "sum_norms normalizes the sums of a layer, and pre_norms, post_norms, norm_places or parallel is set too";
             return Err(value_error(message, "set the other fields to false"));
         }
         if self.qk_norm != QkNorm::None && self.norm == NormKind::LayerOffset {
@@ -271,6 +272,7 @@ impl DecoderConfig {
             && equal(&self.windows)
             && equal(&self.without_rope)
             && equal(&self.without_sinks)
+            && equal(&self.norm_places)
             && equal(dense)
             && equal(convs)
             && equal(deltas)

@@ -125,6 +125,8 @@ pub struct DecoderConfig {
     pub pre_norms: bool,
     /// True if the outputs of attention and MLP are normalized before they are added.
     pub post_norms: bool,
+    /// The arrays that each layer normalizes; empty if `pre_norms` and `post_norms` apply to all layers.
+    pub norm_places: Vec<NormPlace>,
     /// True if the sums of inputs and outputs of attention and MLP are normalized, as in the first GPT.
     pub sum_norms: bool,
     /// True if the input of attention is normalized in the first layer too. Otherwise the norm of embeddings is in its place.
@@ -301,6 +303,16 @@ pub enum QkNorm {
     HeadPlain,
 }
 
+/// The arrays that a layer normalizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum NormPlace {
+    /// The inputs of attention and MLP.
+    Inputs,
+    /// The outputs of attention and MLP, before they are added.
+    Outputs,
+}
+
 /// The encoding of positions.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Positions {
@@ -465,6 +477,7 @@ impl DecoderConfig {
             without_sinks: Vec::new(),
             pre_norms: true,
             post_norms: false,
+            norm_places: Vec::new(),
             sum_norms: false,
             first_norm: true,
             final_norm: true,
@@ -492,6 +505,14 @@ impl DecoderConfig {
     pub(crate) fn heads_of(&self, layer: usize) -> HeadSizes {
         let DecoderConfig { heads, kv_heads, head_dim, .. } = *self;
         self.layer_heads.get(layer).copied().unwrap_or(HeadSizes { heads, kv_heads, head_dim })
+    }
+
+    /// Returns whether the inputs of this layer's parts are normalized, and whether their outputs are.
+    pub(crate) fn normalizes(&self, layer: usize) -> (bool, bool) {
+        match self.norm_places.get(layer) {
+            Some(place) => (*place == NormPlace::Inputs, *place == NormPlace::Outputs),
+            None => (self.pre_norms, self.post_norms),
+        }
     }
 
     /// The earlier layer whose keys and values this layer uses.

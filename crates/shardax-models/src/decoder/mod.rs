@@ -20,7 +20,8 @@ mod streams;
 
 pub use block::{BesideMlp, Block, Norm};
 pub use config::{
-    Activation, AttentionGate, Biases, DecoderConfig, ExpertsConfig, HeadSizes, LayerParts, NormKind, Positions, QkNorm,
+    Activation, AttentionGate, Biases, DecoderConfig, ExpertsConfig, HeadSizes, LayerParts, NormKind, NormPlace,
+    Positions, QkNorm,
 };
 pub use conv::ShortConv;
 pub use delta::GatedDelta;

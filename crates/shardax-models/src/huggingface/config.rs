@@ -349,6 +349,11 @@ impl<'a> Fields<'a> {
         self.map.get(name).is_some_and(|value| !value.is_null())
     }
 
+    /// Returns `true` if the file has null for this field.
+    pub fn is_null(&self, name: &str) -> bool {
+        self.map.get(name).is_some_and(Value::is_null)
+    }
+
     /// Returns `true` if the object describes a model of this type.
     pub fn has_type(&self, model_type: &str) -> bool {
         self.map.get("model_type").and_then(Value::as_str) == Some(model_type)

@@ -99,7 +99,7 @@ const WITHOUT_EFFECT: [&str; 34] = [
 ];
 
 /// Fields that change no logits of one class where the other fields have their defaults.
-const WITHOUT_EFFECT_ALONE: [(&str, &str); 65] = [
+const WITHOUT_EFFECT_ALONE: [(&str, &str); 70] = [
     // The base is in another object, and heads of classes are not read.
     ("eurobert", "classifier_pooling"),
     ("laguna", "rope_theta"),
@@ -151,6 +151,12 @@ const WITHOUT_EFFECT_ALONE: [(&str, &str); 65] = [
     ("kimi_linear", "num_key_value_heads"),
     ("kimi_linear", "topk_group"),
     ("mimo_v2_flash", "topk_group"),
+    // New weights are drawn from these numbers.
+    ("olmo_hybrid", "linear_a_log_max"),
+    ("olmo_hybrid", "linear_a_log_min"),
+    ("olmo_hybrid", "linear_dt_init_floor"),
+    ("olmo_hybrid", "linear_dt_max"),
+    ("olmo_hybrid", "linear_dt_min"),
     // Another field has the size.
     ("deepseek_v32", "head_dim"),
     ("glm_moe_dsa", "head_dim"),

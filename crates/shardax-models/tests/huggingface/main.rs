@@ -26,7 +26,7 @@ use shardax_models::{
 use shardax_nn::prelude::*;
 
 /// Every decoder that there are files of.
-const DECODERS: [&str; 126] = [
+const DECODERS: [&str; 128] = [
     "gpt2",
     "llama",
     "llama3",
@@ -125,6 +125,8 @@ const DECODERS: [&str; 126] = [
     "qwen3_5",
     "kimi_linear",
     "mimo_v2_flash",
+    "olmo_hybrid",
+    "olmo_hybrid_plain",
     "phimoe",
     "nanochat",
     "minicpm3",

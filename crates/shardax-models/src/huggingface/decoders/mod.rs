@@ -75,6 +75,7 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["qwen3_vl_moe_text", "lfm2_moe", "qwen3_omni_moe_text", "glm4v_moe_text", "aria_text"], experts::read),
     (&["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"], linear::qwen),
     (&["kimi_linear"], linear::kimi),
+    (&["olmo_hybrid"], linear::olmo),
     (
         &[
             "deepseek_v2",
