@@ -19,7 +19,7 @@ KNOWN = {
     "huggingface/vit.rs": [r"const KNOWN.*?\];"],
     "huggingface/deberta.rs": [r'has_type\("[^)]*\)', r"check_type\([^)]*\)"],
     "huggingface/modernbert.rs": [r"check_type\([^)]*\)"],
-    "huggingface/clip.rs": [r"check_type\([^)]*\)"],
+    "huggingface/clip.rs": [r"let is_meta = .*?;"],
     "huggingface/siglip.rs": [r"check_type\([^)]*\)"],
     "encoder_decoder/read.rs": [r"const KNOWN.*?\];"],
 }

@@ -30,15 +30,18 @@ def written(name, model, arrays):
     save_file({key: value.contiguous() for key, value in arrays.items()}, folder / "case.safetensors")
 
 
-def clip(name="clip", end=31):
-    """With the end of texts at 2, the class takes the features of the largest token, otherwise those of the first end."""
+def clip(name="clip", end=31, kind="CLIP"):
+    """With the end of texts at 2, CLIP's class takes the features of the largest token, otherwise those of the first end."""
     t = transformers
     text = {"vocab_size": VOCABULARY, "max_position_embeddings": 12, "eos_token_id": end, "bos_token_id": 0, **SIZES}
     vision = {"image_size": 8, "patch_size": 4, **SIZES, "hidden_size": 24}
-    model = t.CLIPModel(t.CLIPConfig(text_config=text, vision_config=vision, projection_dim=10))
+    config = getattr(t, f"{kind}Config")(text_config=text, vision_config=vision, projection_dim=10)
+    model = getattr(t, f"{kind}Model")(config)
     randomize(model)
     tokens = torch.randint(3, 31, (3, 7))
     tokens[0, 6], tokens[1, 4], tokens[1, 6], tokens[2, 2] = 31, 31, 32, 31
+    if kind != "CLIP":
+        tokens[tokens == 31] = end
     images = torch.randn(2, 3, 8, 8)
     with torch.no_grad():
         output = model(input_ids=tokens, pixel_values=images)
@@ -180,6 +183,8 @@ def mel():
 CASES = {
     "clip": clip,
     "clip_largest": lambda: clip("clip_largest", end=2),
+    # The number that means something else in CLIP's class.
+    "metaclip_2": lambda: clip("metaclip_2", end=2, kind="MetaClip2"),
     "dinov2": dinov2,
     "dinov2_model": lambda: dinov2("dinov2_model", "Dinov2Model", use_swiglu_ffn=True, qkv_bias=False),
     "dinov2_registers": lambda: dinov2("dinov2_registers", "Dinov2WithRegistersForImageClassification", num_register_tokens=3),

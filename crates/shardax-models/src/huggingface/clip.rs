@@ -4,7 +4,7 @@ use shardax_nn::prelude::*;
 
 use super::config::Fields;
 use super::encoder::{BlockSizes, EncoderBlock, PatchSizes, Patches, block_keys, patch_keys};
-use super::{Config, KeyMap, Layout, Pretrained, check_type};
+use super::{Config, KeyMap, Layout, Pretrained};
 use crate::Activation;
 use crate::decoder::check_positions;
 use crate::ranks::allow_any_ranks;
@@ -49,7 +49,8 @@ pub struct ClipTower {
     pub hidden_act: Activation,
 }
 
-/// CLIP ([Radford et al. 2021](https://arxiv.org/abs/2103.00020)), which compares texts with images: `CLIPModel`.
+/// CLIP ([Radford et al. 2021](https://arxiv.org/abs/2103.00020)), which compares texts with images: `CLIPModel`, and
+/// `MetaClip2Model` for texts in many languages.
 #[derive(Module, Clone, Debug)]
 pub struct Clip {
     tokens: Embed,
@@ -73,11 +74,22 @@ impl Pretrained for Clip {
 
     fn read(config: &Config) -> Result<(ClipConfig, KeyMap)> {
         let fields = config.fields();
-        check_type(&fields, "clip")?;
+        let is_meta = match fields.text("model_type")? {
+            "clip" => false,
+            "metaclip_2" => true,
+            other => {
+                let message = format!("the model_type is {other:?}, but should be \"clip\" or \"metaclip_2\"");
+                return Err(fields.error(message));
+            }
+        };
         // If the older fields are present, they contain all fields of an encoder.
         let parts = [
-            ("text_config", "text_config_dict", "clip_text_model"),
-            ("vision_config", "vision_config_dict", "clip_vision_model"),
+            ("text_config", "text_config_dict", if is_meta { "metaclip_2_text_model" } else { "clip_text_model" }),
+            (
+                "vision_config",
+                "vision_config_dict",
+                if is_meta { "metaclip_2_vision_model" } else { "clip_vision_model" },
+            ),
         ];
         let [text, vision] = parts.map(|(name, older, kind)| match fields.has(older) {
             true => fields.model(older, kind),
@@ -90,8 +102,8 @@ impl Pretrained for Clip {
             vision: tower(&vision)?,
             vocab_size: text.size("vocab_size")?,
             max_position_embeddings: text.size("max_position_embeddings")?,
-            // Configurations with this number are older than the support for the field.
-            end_token: Some(text.number("eos_token_id")? as i32).filter(|end| *end != 2),
+            // Configurations of CLIP with this number are older than the support for the field.
+            end_token: Some(text.number("eos_token_id")? as i32).filter(|end| is_meta || *end != 2),
             image_size: vision.size("image_size")?,
             patch_size: vision.size("patch_size")?,
             num_channels: vision.size("num_channels")?,

@@ -14,7 +14,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 43] = [
+const OTHERS: [&str; 46] = [
     "albert",
     "bart",
     "bert",
@@ -40,6 +40,9 @@ const OTHERS: [&str; 43] = [
     "marian",
     "mbart",
     "megatron-bert",
+    "metaclip_2",
+    "metaclip_2_text_model",
+    "metaclip_2_vision_model",
     "modernbert",
     "mpnet",
     "mt5",

@@ -19,7 +19,7 @@ fn clip_has_the_logits_of_transformers() -> Result<()> {
             (with_unit_length(model.text_features(&tokens)), with_unit_length(model.image_features(&images)));
         (model.forward(tokens, images), texts, pictures)
     });
-    for name in ["clip", "clip_largest"] {
+    for name in ["clip", "clip_largest", "metaclip_2"] {
         let (case, model) = (case(name)?, Clip::from_pretrained(folder(name))?);
         let (logits, texts, images) = forward.call((&model, case("input_ids")?, case("pixel_values")?))?;
         alike(name, &logits, &case("logits_per_image")?)?;
@@ -72,6 +72,7 @@ fn saved_models_of_images_are_the_files_of_transformers() -> Result<()> {
     setup();
     let temp = Folder::new();
     save_again::<Clip>("clip", &temp.join("clip"))?;
+    save_again::<Clip>("metaclip_2", &temp.join("metaclip_2"))?;
     save_again::<Vit>("dinov2", &temp.join("dinov2"))?;
     save_again::<Vit>("dinov2_model", &temp.join("dinov2_model"))?;
     save_again::<Vit>("dinov3_gated", &temp.join("dinov3_gated"))
@@ -111,6 +112,14 @@ fn configurations_of_images_load_or_say_why() -> Result<()> {
     )?;
     assert_eq!((base.end_token, base.text.num_hidden_layers, base.vision.hidden_size), (None, 12, 768));
     assert_eq!(clip(r#"{"model_type": "clip"}"#)?.end_token, Some(49407));
+    let meta = clip(
+        r#"{"architectures": ["MetaClip2Model"], "initializer_factor": 1.0, "logit_scale_init_value": 2.6592,
+        "model_type": "metaclip_2", "projection_dim": 1024, "text_config": {"eos_token_id": 2, "hidden_act": "quick_gelu",
+        "hidden_size": 1024, "intermediate_size": 4096, "model_type": "metaclip_2_text_model", "num_attention_heads": 16,
+        "num_hidden_layers": 24, "vocab_size": 901629}, "vision_config": {"hidden_size": 1280, "patch_size": 14,
+        "num_hidden_layers": 32, "num_attention_heads": 16, "intermediate_size": 5120}}"#,
+    )?;
+    assert_eq!((meta.end_token, meta.vocab_size, meta.vision.num_hidden_layers), (Some(2), 901_629, 32));
     fails(clip(r#"{"model_type": "clip", "vision_config": {"patch_size": 30}}"#), &["patch_size (30) does not divide"]);
     fails(clip(r#"{"model_type": "clip", "text_config": {"windows": 4}}"#), &["field `windows` is 4"]);
     fails(clip(r#"{"model_type": "siglip"}"#), &["the model_type is \"siglip\""]);
