@@ -183,6 +183,9 @@ FAMILIES = [
     ("deepseek_v32", "DeepseekV32", {**SMALL_EXPERTS, **GROUPS, **LATENT, **INDEXER, "first_k_dense_replace": 1,
                                      "rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7}}),
     ("glm_moe_dsa", "GlmMoeDsa", {**SMALL_EXPERTS, **GROUPS, **LATENT, **INDEXER, "n_group": 1, "topk_group": 1, "n_routed_experts": 4}),
+    # The last layer sees the positions of the layer before it.
+    ("glm_moe_dsa_shared", "GlmMoeDsa", {**SMALL_EXPERTS, **GROUPS, **LATENT, **INDEXER, "n_group": 1, "topk_group": 1, "n_routed_experts": 4,
+                                         "num_hidden_layers": 3, "indexer_types": ["full", "full", "shared"]}),
     ("deepseek_v2", "DeepseekV2", {**SMALL_EXPERTS, **GROUPS, **LATENT, "topk_method": "group_limited_greedy", "q_lora_rank": 6,
                                    "rms_norm_eps": 0.01, "routed_scaling_factor": 1.5,
                                    "rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7}}),

@@ -98,6 +98,9 @@ pub struct BesideMlp {
 /// The keys and values of a layer, `[..., length, key heads, depth]`.
 pub(super) type KeysAndValues = (Array, Array);
 
+/// The arrays that a layer lends to later layers: keys and values, and the positions that queries of sparse attention see.
+pub(super) type Lent = (Option<KeysAndValues>, Option<Array>);
+
 /// A normalization layer, see [`NormKind`].
 #[derive(Module, Clone, Debug)]
 pub enum Norm {
@@ -169,7 +172,7 @@ impl Block {
         let has_norm = (pre_norms && is_normalized) || config.sum_norms;
         let attention_norm = norm_if(has_norm && config.parts_of(layer) != LayerParts::Mlp, config, rngs);
         let latent = config.latent.as_ref().filter(|_| config.delta_of(layer).is_none());
-        let latent = latent.map(|latent| LatentAttention::new(config, latent, config.rope_of(layer), rngs));
+        let latent = latent.map(|latent| LatentAttention::new(config, latent, layer, rngs));
         let conv = config.conv_of(layer).map(|conv| ShortConv::new(features, conv, rngs));
         let delta = config.delta_of(layer).map(|delta| GatedDelta::new(features, delta, config.epsilon, rngs));
         let parts = config.parts_of(layer);
@@ -242,19 +245,15 @@ impl Block {
     /// Applies the block to `x`, `[..., length, features]`. The result has the same shape.
     #[track_caller]
     pub fn forward(&self, x: Array) -> Array {
-        self.forward_over(x, None, None).0
+        self.forward_over(x, (None, None), None).0
     }
 
     /// Computes the output of the block. `keys` are the keys and values of the layer that the configuration names, if it names
-    /// one, and `mask` must broadcast to `[batch, heads, queries, keys]`. Also returns the keys and values of this block if a later layer uses them.
+    /// one, and `mask` must broadcast to `[batch, heads, queries, keys]`. Also returns the arrays of this block that later layers
+    /// use.
     #[track_caller]
-    pub(super) fn forward_over(
-        &self,
-        x: Array,
-        keys: Option<KeysAndValues>,
-        mask: Option<&Array>,
-    ) -> (Array, Option<KeysAndValues>) {
-        let mut lent = None;
+    pub(super) fn forward_over(&self, x: Array, (keys, earlier): Lent, mask: Option<&Array>) -> (Array, Lent) {
+        let (mut lent, mut chosen) = (None, None);
         let y = self.add_layers(x, |x| {
             let attended = self.attention.as_ref().map(|attention| {
                 let x = scaled(x.clone(), self.attention_input_scale);
@@ -272,14 +271,18 @@ impl Block {
                 };
                 scaled(y, self.attention_output_scale)
             });
-            let latent = self.latent.as_ref().map(|latent| latent.forward(x.clone()));
+            let latent = self.latent.as_ref().map(|latent| {
+                let (y, positions) = latent.forward_over(x.clone(), earlier.as_ref());
+                chosen = positions;
+                y
+            });
             let conv = self.conv.as_ref().map(|conv| with_all_positions(&x, |x| conv.forward(x)));
             let delta = self.delta.as_ref().map(|delta| with_all_positions(&x, |x| delta.forward(x)));
             let space = self.state_space.as_ref().map(|space| with_all_positions(&x, |x| space.forward(x)));
             let selective = self.selective.as_ref().map(|space| with_all_positions(&x, |x| space.forward(x)));
             sum_of([attended, latent, conv, delta, space, selective])
         });
-        (y, lent)
+        (y, (lent, chosen))
     }
 
     /// Creates an empty cache of keys and values of this shape, `[..., length]`.
@@ -336,18 +339,20 @@ impl Block {
     /// mask that broadcasts to `[batch, heads, length, length of the cache]`.
     #[track_caller]
     pub fn decode(&mut self, x: Array, positions: Option<&Array>, mask: Option<&Array>) -> Array {
-        self.decode_over(x, positions, mask, None)
+        self.decode_over(x, positions, mask, (None, None)).0
     }
 
-    /// Computes [`decode`](Block::decode) with the cache of the layer that the configuration names, if it names one.
+    /// Computes [`decode`](Block::decode) with the cache of the layer that the configuration names, if it names one, and with the
+    /// positions that an earlier layer has chosen. Also returns the positions that this layer chooses.
     #[track_caller]
     pub(super) fn decode_over(
         &mut self,
         x: Array,
         positions: Option<&Array>,
         mask: Option<&Array>,
-        keys: Option<&Block>,
-    ) -> Array {
+        (keys, earlier): (Option<&Block>, Option<&Array>),
+    ) -> (Array, Option<Array>) {
+        let mut chosen = None;
         let other = keys.and_then(|block| block.attention.as_ref());
         // `add_layers` borrows the block, so the caches that change are copies, which replace the old ones at the end.
         let (mut attention, mut latent) = (self.attention.clone(), self.latent.clone());
@@ -356,7 +361,11 @@ impl Block {
         let y = self.add_layers(x, |x| {
             let attended =
                 attention.as_mut().map(|attention| self.decode_attention(attention, &x, (positions, mask), other));
-            let latent = latent.as_mut().map(|latent| latent.decode(x.clone(), positions, mask));
+            let latent = latent.as_mut().map(|latent| {
+                let (y, seen) = latent.decode_over(x.clone(), positions, mask, earlier);
+                chosen = seen;
+                y
+            });
             let conv = conv.as_mut().map(|conv| conv.decode(x.clone(), positions));
             let delta = delta.as_mut().map(|delta| delta.decode(x.clone(), mask));
             let space = space.as_mut().map(|space| {
@@ -371,7 +380,7 @@ impl Block {
         });
         (self.attention, self.latent) = (attention, latent);
         (self.conv, self.delta, self.state_space, self.selective) = (conv, delta, space, selective);
-        y
+        (y, chosen)
     }
 
     /// Attends from the next positions `x` to the positions in the cache of `attention`.

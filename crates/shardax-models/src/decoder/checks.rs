@@ -109,6 +109,10 @@ impl DecoderConfig {
                 let message = "latent.sparse is set, but layers without rotary positions cannot choose positions";
                 return Err(value_error(message, "set without_rope to an empty list, or sparse to None"));
             }
+            if sparse.as_ref().is_some_and(|sparse| sparse.is_shared(0)) {
+                let message = "latent.sparse.shared is true for the first layer, which has no layer before it";
+                return Err(value_error(message, "set the first entry to false"));
+            }
             if sizes.contains(&0) || rope_dim % 2 == 1 || !matches!(self.positions, Positions::Rotary(_)) {
                 let message =
                     format!("{:?} with positions {:?} does not describe attention", self.latent, self.positions);
@@ -134,6 +138,7 @@ impl DecoderConfig {
             ("without_rope", self.without_rope.len()),
             ("without_sinks", self.without_sinks.len()),
             ("norm_places", self.norm_places.len()),
+            ("latent.sparse.shared", self.shared_positions().len()),
             ("dense_layers", dense),
             ("conv.layers", self.conv.as_ref().map_or(0, |conv| conv.layers.len())),
             ("state_space.layers", self.state_space.as_ref().map_or(0, |space| space.layers.len())),
@@ -260,6 +265,12 @@ impl DecoderConfig {
         Ok(())
     }
 
+    /// The layers that see the positions that the layer before them sees.
+    fn shared_positions(&self) -> &[bool] {
+        let sparse = self.latent.as_ref().and_then(|latent| latent.sparse.as_ref());
+        sparse.map_or(&[][..], |sparse| &sparse.shared)
+    }
+
     /// True if all layers have one structure.
     fn is_uniform(&self) -> bool {
         fn equal<T: PartialEq>(entries: &[T]) -> bool {
@@ -273,6 +284,7 @@ impl DecoderConfig {
             && equal(&self.without_rope)
             && equal(&self.without_sinks)
             && equal(&self.norm_places)
+            && equal(self.shared_positions())
             && equal(dense)
             && equal(convs)
             && equal(deltas)

@@ -34,7 +34,7 @@ impl Indexer {
     /// features of each head.
     #[track_caller]
     pub(super) fn new([features, rank]: [usize; 2], sparse: &SparseConfig, rope: Rope, rngs: &mut Rngs) -> Indexer {
-        let SparseConfig { heads, depth, count, interleaved } = *sparse;
+        let SparseConfig { heads, depth, count, interleaved, .. } = *sparse;
         let key = Linear::builder(features, depth).use_bias(false).kernel_axes([Some("embed"), None]);
         let weights = Linear::builder(features, heads).use_bias(false).kernel_axes([Some("embed"), None]);
         Indexer {

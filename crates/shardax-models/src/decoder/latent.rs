@@ -34,6 +34,9 @@ pub struct LatentAttention {
     pub cached: Option<Cache>,
     /// The number of positions in the cache, int32.
     pub cache_index: Option<Cache>,
+    /// The number of positions that queries see, if an earlier layer chooses them.
+    #[tree(static)]
+    shared_count: Option<usize>,
     rope: Option<Rope>,
     query_growth: Option<QueryGrowth>,
     scale: f64,
@@ -45,9 +48,10 @@ pub struct LatentAttention {
 const LATENT_EPSILON: f64 = 1e-6;
 
 impl LatentAttention {
-    /// Creates the attention of a decoder's layer. All dimensions except the latent ones are sharded by heads.
+    /// Creates the attention of the decoder's layer with this index. All dimensions except the latent ones are sharded by heads.
     #[track_caller]
-    pub(super) fn new(config: &DecoderConfig, latent: &LatentConfig, rope: Option<Rope>, rngs: &mut Rngs) -> Self {
+    pub(super) fn new(config: &DecoderConfig, latent: &LatentConfig, layer: usize, rngs: &mut Rngs) -> Self {
+        let rope = config.rope_of(layer);
         let DecoderConfig { features, heads, biases, .. } = *config;
         let LatentConfig { query_rank, rank, key_dim, rope_dim, value_dim, .. } = *latent;
         // All heads share the latent vectors, so only the projections from them can be sharded by heads.
@@ -65,9 +69,11 @@ impl LatentAttention {
             indexer: latent
                 .sparse
                 .as_ref()
+                .filter(|sparse| !sparse.is_shared(layer))
                 .map(|sparse| Indexer::new([features, query_rank.unwrap_or(features)], sparse, index_rope, rngs)),
             cached: None,
             cache_index: None,
+            shared_count: latent.sparse.as_ref().filter(|sparse| sparse.is_shared(layer)).map(|sparse| sparse.count),
             rope,
             query_growth: config.query_growth.clone(),
             scale: config.attention_scale.unwrap_or_else(|| ((key_dim + rope_dim) as f64).sqrt().recip()),
@@ -79,7 +85,13 @@ impl LatentAttention {
     /// Applies causal attention to `x`, `[..., length, features]`. The result has the same shape.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
-        let x = x.into_array();
+        self.forward_over(x.into_array(), None).0
+    }
+
+    /// Computes [`forward`](LatentAttention::forward). `earlier` are the positions that an earlier layer has chosen. Also returns
+    /// the positions that this layer chooses, `[..., 1, queries, keys]`.
+    #[track_caller]
+    pub(super) fn forward_over(&self, x: Array, earlier: Option<&Array>) -> (Array, Option<Array>) {
         let length = x.shape().get(x.ndim().saturating_sub(2)).copied().unwrap_or(0);
         let positions = arange(0..length as i32);
         let query_latent = self.query_latent(&x);
@@ -103,8 +115,32 @@ impl LatentAttention {
             let keys = indexer.keys(&x, &positions);
             indexer.chosen([&x, &query_latent], &positions, &keys, &visible)
         });
-        let options = chosen.iter().fold(options, |options, mask| options.mask(mask));
-        self.out.forward(options.dot_product_attention(query, key, value))
+        let shared = match self.shared_positions(length, earlier, &x) {
+            Ok(shared) => shared,
+            Err(failed) => return (failed, None),
+        };
+        let options = chosen.iter().chain(shared).fold(options, |options, mask| options.mask(mask));
+        (self.out.forward(options.dot_product_attention(query, key, value)), chosen)
+    }
+
+    /// Returns the positions of an earlier layer that queries of a text of this length see, if this layer shares them. The error
+    /// is a result of the layer.
+    fn shared_positions<'a>(
+        &self,
+        length: usize,
+        earlier: Option<&'a Array>,
+        x: &Array,
+    ) -> std::result::Result<Option<&'a Array>, Array> {
+        match (self.shared_count.filter(|count| length > *count), earlier) {
+            (None, _) => Ok(None),
+            (Some(_), Some(chosen)) => Ok(Some(chosen)),
+            (Some(count), None) => {
+                let message = format!("LatentAttention: no earlier layer has chosen {count} of the {length} positions");
+                let help =
+                    "apply the layers of the `Decoder` in their order, with `forward` or `decode` of the `Decoder`";
+                Err(Array::from_error(Error::new(ErrorKind::Value, message).help(help), x))
+            }
+        }
     }
 
     /// Creates an empty cache of this shape, `[..., length]`.
@@ -125,11 +161,24 @@ impl LatentAttention {
     /// broadcasts to `[batch, heads, length, length of the cache]`.
     #[track_caller]
     pub fn decode(&mut self, x: Array, positions: Option<&Array>, mask: Option<&Array>) -> Array {
+        self.decode_over(x, positions, mask, None).0
+    }
+
+    /// Computes [`decode`](LatentAttention::decode). `earlier` are the positions that an earlier layer has chosen. Also returns the
+    /// positions that this layer chooses.
+    #[track_caller]
+    pub(super) fn decode_over(
+        &mut self,
+        x: Array,
+        positions: Option<&Array>,
+        mask: Option<&Array>,
+        earlier: Option<&Array>,
+    ) -> (Array, Option<Array>) {
         let (Some(cached), Some(index)) = (&self.cached, self.cache_index.clone()) else {
             let error = Error::new(ErrorKind::Value, "LatentAttention: the cache is not initialized");
-            return Array::from_error(error.help("call `init_cache` before you decode the first token"), &x);
+            return (Array::from_error(error.help("call `init_cache` before you decode the first token"), &x), None);
         };
-        let &[.., new, _] = x.shape() else { return rank_error("LatentAttention", &x) };
+        let &[.., new, _] = x.shape() else { return (rank_error("LatentAttention", &x), None) };
         let (axis, new) = (x.ndim() as i32 - 2, new as i32);
         let length = cached.shape().get(axis as usize).copied().unwrap_or(0) as i32;
         let location = &*index + arange(0..new);
@@ -153,19 +202,21 @@ impl LatentAttention {
             Some(mask) => mask.astype(DType::Bool) & visible,
             None => visible,
         };
-        let visible = match self.indexer.as_mut().filter(|indexer| length as usize > indexer.count()) {
-            Some(indexer) => {
-                let keys = indexer.keys_with_cached(&x, &positions, &index, axis);
-                indexer.chosen([&x, &query_latent], &positions, &keys, &visible)
-            }
-            None => visible,
+        let chosen = self.indexer.as_mut().filter(|indexer| length as usize > indexer.count()).map(|indexer| {
+            let keys = indexer.keys_with_cached(&x, &positions, &index, axis);
+            indexer.chosen([&x, &query_latent], &positions, &keys, &visible)
+        });
+        let shared = match self.shared_positions(length as usize, earlier, &x) {
+            Ok(shared) => shared,
+            Err(failed) => return (failed, None),
         };
+        let visible = chosen.as_ref().or(shared).cloned().unwrap_or(visible);
         let options = AttentionOptions::new().scale(self.scale).mask(visible);
         let attended = options.dot_product_attention(query, keys, values);
         let y = self.out.forward(einsum("...qhr,rhd->...qhd", &[&attended, &value]));
         let y = where_(end.greater(length), f64::NAN, y);
         (self.cached, self.cache_index) = (Some(cached.into()), Some(end.into()));
-        y
+        (y, chosen)
     }
 
     /// Computes the latent vector of queries, or returns the features if there is none.

@@ -32,12 +32,19 @@ pub struct SparseConfig {
     pub count: usize,
     /// True if a pair of rotated features is two neighboring features.
     pub interleaved: bool,
+    /// True for each layer that sees the positions that the layer before it sees; empty if each layer chooses its positions.
+    pub shared: Vec<bool>,
 }
 
 impl SparseConfig {
     /// Returns `true` if the sizes are positive and heads have at least `rope_dim` features.
     pub(super) fn fits(&self, rope_dim: usize) -> bool {
         self.heads > 0 && self.count > 0 && self.depth >= rope_dim
+    }
+
+    /// Returns `true` if this layer sees the positions that the layer before it sees.
+    pub(super) fn is_shared(&self, layer: usize) -> bool {
+        self.shared.get(layer).is_some_and(|is_shared| *is_shared)
     }
 }
 

@@ -36,7 +36,7 @@ pub use selective::SelectiveState;
 pub use state_space::StateSpace;
 pub use streams::{LayerEmbedding, LayerEmbeddingConfig, LayerInput, LowRank, Streams, StreamsConfig};
 
-use block::KeysAndValues;
+use block::{KeysAndValues, Lent};
 use shardax::error::Result;
 use shardax_nn::prelude::*;
 
@@ -109,13 +109,8 @@ pub struct Decoder {
 }
 
 /// Computes a block as a function of arrays alone, which [`checkpoint`] needs.
-fn forward_block(
-    block: Block,
-    x: Array,
-    keys: Option<KeysAndValues>,
-    mask: Option<Array>,
-) -> (Array, Option<KeysAndValues>) {
-    block.forward_over(x, keys, mask.as_ref())
+fn forward_block(block: Block, x: Array, lent: Lent, mask: Option<Array>) -> (Array, Lent) {
+    block.forward_over(x, lent, mask.as_ref())
 }
 
 impl Decoder {
@@ -236,22 +231,25 @@ impl Decoder {
             return scanned.map_or_else(|error| Array::from_error(error, &x), |(y, ())| y);
         }
         let mut x = x;
-        // The keys and values of layers that later layers use.
+        // The keys and values of layers that later layers use, and the positions that the last layers have chosen.
         let mut lent: Vec<Option<KeysAndValues>> = Vec::new();
+        let mut chosen = None;
         for block in &self.blocks {
             let keys = block.key_layer.and_then(|layer| lent.get(layer).cloned().flatten());
-            let (y, keys) = match &self.checkpoint {
+            let borrowed = (keys, chosen.clone());
+            let (y, (keys, positions)) = match &self.checkpoint {
                 Some(policy) => {
                     let recomputed = checkpoint(forward_block).policy(policy.clone());
-                    Function::<(Block, Array, Option<KeysAndValues>, Option<Array>)>::apply(
+                    Function::<(Block, Array, Lent, Option<Array>)>::apply(
                         &recomputed,
-                        (block.clone(), x.clone(), keys, mask.cloned()),
+                        (block.clone(), x.clone(), borrowed, mask.cloned()),
                     )
-                    .unwrap_or_else(|error| (Array::from_error(error, &x), None))
+                    .unwrap_or_else(|error| (Array::from_error(error, &x), (None, None)))
                 }
-                None => block.forward_over(x, keys, mask),
+                None => block.forward_over(x, borrowed, mask),
             };
             lent.push(keys);
+            chosen = positions.or(chosen);
             x = y;
         }
         x
@@ -342,11 +340,14 @@ impl Decoder {
         let length = tokens.shape().last().copied().unwrap_or(0) as i32;
         let cached = self.cached();
         let mut x = self.embed_at(tokens, || positions.cloned().unwrap_or_else(|| cached + arange(0..length)));
+        let mut chosen = None;
         for layer in 0..self.blocks.len() {
             let (earlier, others) = self.blocks.split_at_mut(layer);
             let Some(block) = others.first_mut() else { continue };
             let keys = block.key_layer.and_then(|layer| earlier.get(layer));
-            x = block.decode_over(x, positions, mask, keys);
+            let (y, seen) = block.decode_over(x, positions, mask, (keys, chosen.as_ref()));
+            chosen = seen.or(chosen);
+            x = y;
         }
         if let Some(stack) = &mut self.stack {
             let decoded = stack.update_each(|block: &mut Block, x: Array| block.decode(x, positions, mask), x.clone());

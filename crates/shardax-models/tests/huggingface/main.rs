@@ -26,7 +26,7 @@ use shardax_models::{
 use shardax_nn::prelude::*;
 
 /// Every decoder that there are files of.
-const DECODERS: [&str; 128] = [
+const DECODERS: [&str; 129] = [
     "gpt2",
     "llama",
     "llama3",
@@ -74,6 +74,7 @@ const DECODERS: [&str; 128] = [
     "deepseek_v2_greedy",
     "deepseek_v32",
     "glm_moe_dsa",
+    "glm_moe_dsa_shared",
     "opt",
     "opt_plain",
     "bloom",

@@ -68,8 +68,10 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
             "`full_attn_layers` and `kda_layers` do not have each layer once",
         ),
         ("deepseek_v32", r#""index_head_dim": 2"#, "does not describe an indexer for 4 rotated features"),
-        ("glm_moe_dsa", r#""indexer_types": ["full", "shared"]"#, "the entry \"shared\" of `indexer_types`"),
-        ("glm_moe_dsa", r#""index_topk_freq": 4"#, "`index_topk_freq` is 4"),
+        ("deepseek_v32", r#""indexer_types": ["full", "shared"]"#, "some layers share the positions of others"),
+        ("glm_moe_dsa", r#""indexer_types": ["full", "half"]"#, "the indexer \"half\" is not supported"),
+        ("glm_moe_dsa", r#""indexer_types": ["full"]"#, "the list of indexers has 1 entries for 2 layers"),
+        ("glm_moe_dsa", r#""indexer_types": ["shared", "full"]"#, "true for the first layer"),
         ("gpt_oss", r#""swiglu_limit": 3.0"#, "field `swiglu_limit` is 3.0"),
         ("llama", r#""vocab_size": -1"#, "field `vocab_size` must be a positive integer, got -1"),
         ("llama", r#""vocab_size": null"#, "missing field `vocab_size`"),
@@ -402,5 +404,18 @@ fn infinities_are_read_as_python_writes_them() -> Result<()> {
     for limit in ["[0.5, -Infinity]", "[0.5, NaN]", "[0.5, Infinite]"] {
         fails(config_with(limit), &["is not a configuration"]);
     }
+    Ok(())
+}
+
+/// A layer that sees the positions that the layer before it chooses returns an error without them, unless it sees all positions.
+#[test]
+fn layers_without_chosen_positions_are_errors() -> Result<()> {
+    setup();
+    let model = Decoder::from_pretrained(folder("glm_moe_dsa_shared"))?;
+    let mut block = model.blocks[2].clone();
+    block.forward(zeros([1, 4, 16])).check()?;
+    fails(block.forward(zeros([1, 5, 16])).check(), &["no earlier layer has chosen 4 of the 5 positions"]);
+    block.init_cache(&[1, 6]);
+    fails(block.decode(zeros([1, 1, 16]), None, None).check(), &["no earlier layer has chosen 4 of the 6 positions"]);
     Ok(())
 }

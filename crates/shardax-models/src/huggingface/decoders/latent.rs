@@ -70,30 +70,56 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
-/// Reads the sizes of the layer that chooses positions. Each layer must have one.
+/// Reads the sizes of the layer that chooses positions.
 fn indexer(fields: &Fields, kind: &str) -> Result<SparseConfig> {
     // Queries of all models of these types have a latent vector.
     fields.size("q_lora_rank")?;
-    for name in ["layer_types", "indexer_types"] {
-        let entries = fields.list_opt(name)?.into_iter().flatten();
-        if let Some(other) = entries
-            .map(|entry| entry.as_str().unwrap_or_default())
-            .find(|entry| !["indexed_attention", "full"].contains(entry))
-        {
-            return Err(fields.error(format!("the entry {other:?} of `{name}` is not supported")));
-        }
+    let entries = fields.list_opt("layer_types")?.into_iter().flatten();
+    if let Some(other) =
+        entries.map(|entry| entry.as_str().unwrap_or_default()).find(|entry| *entry != "indexed_attention")
+    {
+        return Err(fields.error(format!("the entry {other:?} of `layer_types` is not supported")));
     }
-    let interval = fields.number_or("index_topk_freq", 1.0)?;
-    if interval > 1.0 {
-        return Err(fields.error(format!("`index_topk_freq` is {interval}, but each layer must choose its positions")));
+    let shared = shared_layers(fields)?;
+    if kind == "deepseek_v32" && shared.contains(&true) {
+        return Err(fields.error("some layers share the positions of others, which this model does not have"));
     }
-    fields.skip(&["index_skip_topk_offset"]);
     Ok(SparseConfig {
         heads: fields.size("index_n_heads")?,
         depth: fields.size("index_head_dim")?,
         count: fields.size("index_topk")?,
         interleaved: kind == "glm_moe_dsa",
+        shared: if shared.contains(&true) { shared } else { Vec::new() },
     })
+}
+
+/// Returns which layers see the positions that the layer before them sees: from a list, from a pattern, or in a fixed distance.
+fn shared_layers(fields: &Fields) -> Result<Vec<bool>> {
+    let layers = fields.layers("num_hidden_layers")?;
+    let (interval, first) =
+        (fields.number_or("index_topk_freq", 1.0)?, fields.number_or("index_skip_topk_offset", 2.0)?);
+    let pattern = fields.value("index_topk_pattern");
+    let listed: Vec<&str> = match (fields.list_opt("indexer_types")?, pattern) {
+        (Some(types), _) => types.iter().map(|entry| entry.as_str().unwrap_or_default()).collect(),
+        (None, Some(serde_json::Value::String(letters))) => letters.split("").filter(|part| !part.is_empty()).collect(),
+        (None, Some(serde_json::Value::Array(types))) => {
+            types.iter().map(|entry| entry.as_str().unwrap_or_default()).collect()
+        }
+        (None, Some(other)) => return Err(fields.error(format!("`index_topk_pattern` is {other}"))),
+        (None, None) => {
+            let place = |layer: usize| (layer as f64 - first + 1.0).max(0.0);
+            return Ok((0..layers).map(|layer| place(layer) % interval.max(1.0) != 0.0).collect());
+        }
+    };
+    if listed.len() != layers {
+        return Err(fields.error(format!("the list of indexers has {} entries for {layers} layers", listed.len())));
+    }
+    let is_shared = |entry: &str| match entry {
+        "full" | "F" => Ok(false),
+        "shared" | "S" => Ok(true),
+        other => Err(fields.error(format!("the indexer {other:?} is not supported"))),
+    };
+    listed.into_iter().map(is_shared).collect()
 }
 
 /// Returns the names of the arrays of latent attention and of the experts.
