@@ -68,11 +68,11 @@ def dinov2(name="dinov2", kind="Dinov2ForImageClassification", **options):
     written(name, model, arrays)
 
 
-def deit(name, kind):
+def deit(name, kind, **options):
     """With a class token and others, for images of one size."""
     labels = {i: str(i) for i in range(5)}
     config = getattr(transformers, kind.split("For")[0].removesuffix("Model") + "Config")
-    config = config(image_size=8, patch_size=4, id2label=labels, label2id={v: k for k, v in labels.items()}, **SIZES)
+    config = config(image_size=8, patch_size=4, id2label=labels, label2id={v: k for k, v in labels.items()}, **SIZES, **options)
     model = getattr(transformers, kind)(config)
     randomize(model)
     images = torch.randn(2, 3, 8, 8)
@@ -194,6 +194,12 @@ CASES = {
     "deit": lambda: deit("deit", "DeiTForImageClassification"),
     "deit_teacher": lambda: deit("deit_teacher", "DeiTForImageClassificationWithTeacher"),
     "vit_msn": lambda: deit("vit_msn", "ViTMSNForImageClassification"),
+    # The options of the published model, and the other ones.
+    "beit": lambda: deit("beit", "BeitForImageClassification", use_relative_position_bias=True),
+    "beit_model": lambda: deit("beit_model", "BeitModel", use_absolute_position_embeddings=True, use_shared_relative_position_bias=True,
+                               use_mean_pooling=False, use_mask_token=True, layer_scale_init_value=0.0),
+    "data2vec_vision": lambda: deit("data2vec_vision", "Data2VecVisionForImageClassification", use_relative_position_bias=True,
+                                    use_shared_relative_position_bias=True, use_mean_pooling=False),
     "ijepa": lambda: deit("ijepa", "IJepaModel"),
     "t5": t5,
     "t5_gated": lambda: t5("t5_gated", tied=False, feed_forward_proj="gated-gelu"),

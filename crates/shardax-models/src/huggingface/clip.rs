@@ -131,6 +131,7 @@ impl Pretrained for Clip {
             registers: 0,
             is_flat: true,
             has_mask: false,
+            has_mask_dims: false,
             has_positions: true,
             interpolates: false,
             filters: false,

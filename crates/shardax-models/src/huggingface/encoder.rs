@@ -33,6 +33,19 @@ pub(super) struct EncoderBlock {
     mlp: Mlp,
     /// `[features]`: the factors for the output of the MLP.
     mlp_scale: Option<Array>,
+    /// `[distances, heads]`: the scores of distances between patches, if each block has them.
+    pub distances: Option<Array>,
+}
+
+/// The places of patches, which attention of an [`EncoderBlock`] depends on.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Places<'a> {
+    /// `[length, depth]`: the angles that rotate queries and keys.
+    pub angles: Option<&'a Array>,
+    /// `[length, length]`: the rows of tables of distances.
+    pub distances: Option<&'a Array>,
+    /// `[heads, length, length]`: numbers that all blocks add to their scores.
+    pub bias: Option<&'a Array>,
 }
 
 impl EncoderBlock {
@@ -50,29 +63,64 @@ impl EncoderBlock {
             mlp_norm: LayerNorm::builder(features).epsilon(epsilon).build(rngs),
             mlp: Mlp::new(features, hidden, activation, is_gated, true, rngs),
             mlp_scale: first_scale(sizes, rngs),
+            distances: None,
         }
     }
 
     /// Applies the block to `x`, `[batch, length, features]`. The result has the same shape.
     #[track_caller]
     pub fn forward(&self, x: Array) -> Array {
-        self.forward_rotated(x, None)
+        self.forward_at(x, Places::default())
     }
 
-    /// Applies the block and rotates queries and keys by angles `[length, depth]`, if there are any.
+    /// Applies the block to patches at these places.
     #[track_caller]
-    pub fn forward_rotated(&self, x: Array, angles: Option<&Array>) -> Array {
+    pub fn forward_at(&self, x: Array, places: Places<'_>) -> Array {
         let normed = self.norm.forward(&x);
-        let attended = match (angles, &self.attention.key, &self.attention.value) {
+        let own_bias = self.distances.as_ref().zip(places.distances).map(|(table, rows)| scores_of(table, rows));
+        let bias = own_bias.into_iter().chain(places.bias.cloned()).reduce(|sum, bias| sum + bias);
+        let attended = match (places.angles, &self.attention.key, &self.attention.value) {
             (Some(angles), Some(key), Some(value)) => {
                 let [query, key] = [&self.attention.query, key].map(|layer| rotated(layer.forward(&normed), angles));
                 self.attention.out.forward(dot_product_attention(query, key, value.forward(&normed)))
             }
-            _ => self.attention.forward(normed),
+            _ => {
+                let options = bias.into_iter().fold(AttentionOptions::new(), AttentionOptions::bias);
+                self.attention.attend(&normed, &normed, &normed, options)
+            }
         };
         let x = &x + scale_if_present(&self.attention_scale, attended);
         &x + scale_if_present(&self.mlp_scale, self.mlp.forward(self.mlp_norm.forward(&x)))
     }
+}
+
+/// Returns the scores of a table `[distances, heads]` for its rows `[length, length]`: `[heads, length, length]`.
+pub(super) fn scores_of(table: &Array, rows: &Array) -> Array {
+    table.take(rows, 0).transpose([2, 0, 1])
+}
+
+/// Returns the number of distances of patches in a grid with one learned entry.
+pub(super) fn distance_count(grid: usize) -> usize {
+    let span = grid.saturating_mul(2).saturating_sub(1);
+    span.saturating_mul(span).saturating_add(3)
+}
+
+/// Returns the rows of a table of distances, `[1 + patches, 1 + patches]`, for a grid of patches after one learned entry. The
+/// table has all distances of rows and columns, and then the distances from the entry, to the entry, and of the entry to itself.
+pub(super) fn grid_distances(grid: usize) -> Result<Array> {
+    let (patches, span, count) = (grid * grid, 2 * grid - 1, distance_count(grid));
+    let mut rows = vec![count - 3; patches + 1];
+    rows[0] = count - 1;
+    for query in 0..patches {
+        rows.push(count - 2);
+        rows.extend((0..patches).map(|key| {
+            let down = query / grid + grid - 1 - key / grid;
+            let right = query % grid + grid - 1 - key % grid;
+            down * span + right
+        }));
+    }
+    let rows = rows.into_iter().map(|row| row as i32).collect::<Vec<i32>>();
+    Array::from_vec(rows, &[patches + 1, patches + 1])
 }
 
 /// Rotates pairs of features, one from each half of a head, by angles `[length, depth]`.
@@ -142,6 +190,8 @@ pub(super) struct PatchSizes {
     /// True if the arrays in files have no dimensions for batch and position.
     pub is_flat: bool,
     pub has_mask: bool,
+    /// True if files store the entry of masked patches with dimensions for the batch and the position.
+    pub has_mask_dims: bool,
     /// True if there are learned positions.
     pub has_positions: bool,
     pub interpolates: bool,
@@ -166,8 +216,7 @@ impl Patches {
         let registers = (sizes.registers > 0).then(|| small_normal(&[1, sizes.registers, features], rngs));
         let table_shape = if sizes.is_flat { vec![count, features] } else { vec![1, count, features] };
         let positions = sizes.has_positions.then(|| small_normal(&table_shape, rngs));
-        // Files of models without positions store the entry with a dimension for the batch.
-        let mask_shape = if sizes.has_positions { vec![1, features] } else { vec![1, 1, features] };
+        let mask_shape = if sizes.has_mask_dims { vec![1, 1, features] } else { vec![1, features] };
         let mask = sizes.has_mask.then(|| small_normal(&mask_shape, rngs));
         Ok(Patches {
             conv,
@@ -317,7 +366,7 @@ fn scale_if_present(scale: &Option<Array>, y: Array) -> Array {
     }
 }
 
-fn small_normal(shape: &[usize], rngs: &mut Rngs) -> Array {
+pub(super) fn small_normal(shape: &[usize], rngs: &mut Rngs) -> Array {
     (random::normal_dtype(rngs.params(), shape, DType::F32) * 0.02).astype(rngs.policy().param_dtype)
 }
 

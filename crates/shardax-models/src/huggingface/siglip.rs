@@ -107,6 +107,7 @@ impl Pretrained for Siglip {
             registers: 0,
             is_flat: true,
             has_mask: false,
+            has_mask_dims: false,
             has_positions: true,
             interpolates: false,
             filters: false,

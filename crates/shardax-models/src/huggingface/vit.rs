@@ -3,9 +3,13 @@
 use shardax_nn::prelude::*;
 
 use super::config::Fields;
-use super::encoder::{BlockSizes, EncoderBlock, PatchSizes, Patches, block_keys, grid_angles, patch_keys};
+use super::encoder::{
+    BlockSizes, EncoderBlock, PatchSizes, Patches, Places, block_keys, distance_count, grid_angles, grid_distances,
+    patch_keys, scores_of, small_normal,
+};
 use super::{Config, KeyMap, Layout, Pretrained};
 use crate::Activation;
+use crate::error::value_error;
 use crate::ranks::allow_any_ranks;
 
 /// The architecture of a [`Vit`].
@@ -50,6 +54,14 @@ pub struct VitConfig {
     /// The base of frequencies, if attention rotates queries and keys by the places of patches instead of adding learned
     /// positions.
     pub rope_base: Option<f64>,
+    /// True if learned positions are added to the patches.
+    pub has_positions: bool,
+    /// True if each block adds learned numbers for distances of patches to its scores.
+    pub has_distances: bool,
+    /// True if all blocks add the same learned numbers for distances of patches to their scores.
+    pub shares_distances: bool,
+    /// True if the output of the blocks is normalized.
+    pub final_norm: bool,
     /// The head, which is applied to the output of the blocks.
     pub head: VitHead,
 }
@@ -63,21 +75,27 @@ pub enum VitHead {
     Classes(usize),
     /// Logits for the classes, computed from the features of the first entry and the mean over the patches.
     ClassesWithMean(usize),
+    /// Logits for the classes, computed from the normalized mean over the patches, as in BEiT.
+    ClassesOfMean(usize),
     /// The mean of two heads' logits, computed from the features of the first two entries.
     ClassesOfTwo(usize),
 }
 
 /// ViT ([Dosovitskiy et al. 2020](https://arxiv.org/abs/2010.11929)), DINOv2 ([Oquab et al.
-/// 2023](https://arxiv.org/abs/2304.07193)), DINOv3 ([Siméoni et al. 2025](https://arxiv.org/abs/2508.10104)) and related
-/// encoders of images.
+/// 2023](https://arxiv.org/abs/2304.07193)), DINOv3 ([Siméoni et al. 2025](https://arxiv.org/abs/2508.10104)), BEiT ([Bao et al.
+/// 2021](https://arxiv.org/abs/2106.08254)) and related encoders of images.
 ///
-/// The model type is `vit`, `deit`, `vit_msn`, `ijepa`, `dinov2`, `dinov2_with_registers` or `dinov3_vit`. The field `architectures`
-/// chooses the [head](VitHead).
+/// The model type is `vit`, `deit`, `vit_msn`, `ijepa`, `beit`, `data2vec-vision`, `dinov2`, `dinov2_with_registers` or
+/// `dinov3_vit`. The field `architectures` chooses the [head](VitHead).
 #[derive(Module, Clone, Debug)]
 pub struct Vit {
     patches: Patches,
     blocks: Vec<EncoderBlock>,
-    norm: LayerNorm,
+    norm: Option<LayerNorm>,
+    /// Normalizes the mean over the patches, before the head.
+    mean_norm: Option<LayerNorm>,
+    /// `[distances, heads]`: the scores of distances between patches, if all blocks share them.
+    distances: Option<Array>,
     head: Option<Linear>,
     /// The last layer for the second entry.
     second_head: Option<Linear>,
@@ -87,11 +105,14 @@ pub struct Vit {
     /// The base of the frequencies that rotate queries and keys.
     rope_base: Option<f64>,
     patch_size: usize,
+    /// The rows and columns of patches in an image of the configuration.
+    #[tree(static)]
+    grid: usize,
 }
 
 /// The supported model types.
-pub(super) const KNOWN: [&str; 7] =
-    ["vit", "deit", "vit_msn", "ijepa", "dinov2", "dinov2_with_registers", "dinov3_vit"];
+pub(super) const KNOWN: [&str; 9] =
+    ["vit", "deit", "vit_msn", "ijepa", "beit", "data2vec-vision", "dinov2", "dinov2_with_registers", "dinov3_vit"];
 
 impl Pretrained for Vit {
     type Architecture = VitConfig;
@@ -109,7 +130,11 @@ impl Pretrained for Vit {
             _ => is_second && fields.flag("use_swiglu_ffn")?,
         };
         let features = fields.size("hidden_size")?;
-        let qkv_bias = if is_third { dino_biases(&fields)? } else { fields.flag("qkv_bias")? };
+        let is_beit = matches!(kind, "beit" | "data2vec-vision");
+        let qkv_bias = match kind {
+            "dinov3_vit" => dino_biases(&fields)?,
+            _ => is_beit || fields.flag("qkv_bias")?,
+        };
         let read = VitConfig {
             hidden_size: features,
             intermediate_size: match is_second {
@@ -123,11 +148,13 @@ impl Pretrained for Vit {
             num_channels: fields.size("num_channels")?,
             layer_norm_eps: fields.number("layer_norm_eps")?,
             qkv_bias,
-            key_bias: if is_third { fields.flag("key_bias")? } else { qkv_bias },
+            key_bias: if is_third { fields.flag("key_bias")? } else { qkv_bias && !is_beit },
             hidden_act: if is_gated && is_second { Activation::Silu } else { fields.activation("hidden_act")? },
             is_gated,
-            has_scales: is_second || is_third,
-            has_mask: is_third || kind == "dinov2_with_registers" || (is_second && fields.flag("use_mask_token")?),
+            has_scales: is_second || is_third || (is_beit && fields.number("layer_scale_init_value")? > 0.0),
+            has_mask: is_third
+                || kind == "dinov2_with_registers"
+                || ((is_second || is_beit) && fields.flag("use_mask_token")?),
             has_class: kind != "ijepa",
             has_distillation: kind == "deit",
             registers: match kind {
@@ -136,6 +163,10 @@ impl Pretrained for Vit {
             },
             interpolates: is_second,
             rope_base: if is_third { Some(fields.number("rope_theta")?) } else { None },
+            has_positions: !is_third && (!is_beit || fields.flag("use_absolute_position_embeddings")?),
+            has_distances: is_beit && fields.flag("use_relative_position_bias")?,
+            shares_distances: is_beit && fields.flag("use_shared_relative_position_bias")?,
+            final_norm: !is_beit || !fields.flag("use_mean_pooling")?,
             head: head(&fields, kind)?,
         };
         fields.divides(("num_attention_heads", read.num_attention_heads), ("hidden_size", features))?;
@@ -152,6 +183,9 @@ impl Pretrained for Vit {
             fields.skip(&["out_features", "out_indices", "reshape_hidden_states", "stage_names"]);
             // Random changes of positions in training.
             fields.skip(&["pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale"]);
+        }
+        if is_beit {
+            skip_unread_by_beit(&fields);
         }
         fields.finish()?;
         let keys = keys(kind, &read);
@@ -171,7 +205,9 @@ impl Pretrained for Vit {
             registers: config.registers,
             is_flat: false,
             has_mask: config.has_mask,
-            has_positions: config.rope_base.is_none(),
+            // DINOv3 and BEiT; the latter has biases except for keys.
+            has_mask_dims: config.rope_base.is_some() || (config.qkv_bias && !config.key_bias),
+            has_positions: config.has_positions,
             interpolates: config.interpolates,
             filters: config.registers > 0,
         };
@@ -192,10 +228,20 @@ impl Pretrained for Vit {
         if !config.key_bias {
             blocks.iter_mut().filter_map(|block| block.attention.key.as_mut()).for_each(|key| key.bias = None);
         }
+        let grid = config.image_size / config.patch_size;
+        let table_shape = [distance_count(grid), config.num_attention_heads];
+        if config.has_distances {
+            blocks.iter_mut().for_each(|block| block.distances = Some(small_normal(&table_shape, rngs)));
+        }
+        let distances = config.shares_distances.then(|| small_normal(&table_shape, rngs));
         let norm = LayerNorm::builder(features).epsilon(config.layer_norm_eps).build(rngs);
+        let mean_norm = matches!(config.head, VitHead::ClassesOfMean(_)).then(|| norm.clone());
+        let norm = Some(norm).filter(|_| config.final_norm);
         let head = match config.head {
             VitHead::None => None,
-            VitHead::Classes(count) | VitHead::ClassesOfTwo(count) => Some(Linear::new(features, count, rngs)),
+            VitHead::Classes(count) | VitHead::ClassesOfTwo(count) | VitHead::ClassesOfMean(count) => {
+                Some(Linear::new(features, count, rngs))
+            }
             // DINOv2 classifies the first entry and the mean of the patches, concatenated.
             VitHead::ClassesWithMean(count) => Some(Linear::new(features.saturating_mul(2), count, rngs)),
         };
@@ -205,18 +251,39 @@ impl Pretrained for Vit {
         };
         let joins_mean = matches!(config.head, VitHead::ClassesWithMean(_));
         let (entries, rope_base, patch_size) = (1 + config.registers, config.rope_base, config.patch_size);
-        Ok(Vit { patches, blocks, norm, head, second_head, joins_mean, entries, rope_base, patch_size })
+        Ok(Vit {
+            patches,
+            blocks,
+            norm,
+            mean_norm,
+            distances,
+            head,
+            second_head,
+            joins_mean,
+            entries,
+            rope_base,
+            patch_size,
+            grid,
+        })
     }
 
     fn extents(config: &VitConfig) -> (usize, Vec<(&'static str, usize, usize)>) {
         let (features, patches) = (config.hidden_size, config.image_size / config.patch_size.max(1));
         let labels = match config.head {
             VitHead::None => 0,
-            VitHead::Classes(count) | VitHead::ClassesWithMean(count) | VitHead::ClassesOfTwo(count) => count,
+            VitHead::Classes(count)
+            | VitHead::ClassesWithMean(count)
+            | VitHead::ClassesOfMean(count)
+            | VitHead::ClassesOfTwo(count) => count,
         };
         let patch = config.patch_size.saturating_mul(config.patch_size);
         let matrices = vec![
             ("position table", patches.saturating_mul(patches), features),
+            (
+                "table of distances",
+                if config.has_distances || config.shares_distances { distance_count(patches) } else { 0 },
+                config.num_attention_heads,
+            ),
             ("query kernel", features, features),
             ("MLP kernel", features, config.intermediate_size),
             ("patch", patch, config.num_channels.saturating_mul(features)),
@@ -224,6 +291,15 @@ impl Pretrained for Vit {
         ];
         (config.num_hidden_layers, matrices)
     }
+}
+
+/// Marks the fields of BEiT as read that have no effect on features and on classes of images.
+fn skip_unread_by_beit(fields: &Fields) {
+    // The vocabulary of masked patches, options of segmentation and of features of several layers, and dropped layers.
+    fields.skip(&["vocab_size", "pool_scales", "use_auxiliary_head", "auxiliary_loss_weight", "auxiliary_channels"]);
+    fields.skip(&["auxiliary_num_convs", "auxiliary_concat_input", "semantic_loss_ignore_index", "drop_path_rate"]);
+    fields.skip(&["out_features", "out_indices", "segmentation_indices", "stage_names", "add_fpn"]);
+    fields.skip(&["reshape_hidden_states", "layer_scale_init_value"]);
 }
 
 /// Returns the size of DINOv2's MLP. With a gate it is two thirds of the usual size, rounded up to a multiple of 8.
@@ -253,6 +329,9 @@ fn head(fields: &Fields, kind: &str) -> Result<VitHead> {
     let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or(default);
     let count = fields.count_opt("id2label")?.filter(|count| *count > 0).unwrap_or(2);
     Ok(match name.rsplit_once("For").map_or(name, |(_, head)| head) {
+        "ImageClassification" if matches!(kind, "beit" | "data2vec-vision") && fields.flag("use_mean_pooling")? => {
+            VitHead::ClassesOfMean(count)
+        }
         "ImageClassification" if kind.starts_with("dinov2") => VitHead::ClassesWithMean(count),
         // The class of I-JEPA uses the mean over all patches, because the model has no learned entries.
         other if kind == "ijepa" && !name.ends_with("Model") => {
@@ -294,12 +373,17 @@ fn keys(kind: &str, config: &VitConfig) -> KeyMap {
     }
     let base = match kind {
         "vit_msn" => "vit.".to_owned(),
+        "data2vec-vision" => "data2vec_vision.".to_owned(),
         kind => format!("{kind}."),
     };
     let prefix = if config.head == VitHead::None { "" } else { base.as_str() };
     let layer = format!("{prefix}encoder.layer.*");
     let attention = ["attention.query", "attention.key", "attention.value", "output.dense"];
     let attention = attention.map(|part| format!("{layer}.attention.{part}"));
+    // BEiT has ViT's names and these.
+    let (table, scales) = ("relative_position_bias.relative_position_bias_table", ["lambda_1", "lambda_2"]);
+    let is_beit = matches!(kind, "beit" | "data2vec-vision");
+    let scales = if is_beit { scales } else { ["layer_scale1.lambda1", "layer_scale2.lambda1"] };
     let (norms, mlp) = match kind {
         "dinov2" | "dinov2_with_registers" => (["norm1", "norm2"], ["mlp.fc1", "mlp.fc2"]),
         _ => (["layernorm_before", "layernorm_after"], ["intermediate.dense", "output.dense"]),
@@ -322,9 +406,12 @@ fn keys(kind: &str, config: &VitConfig) -> KeyMap {
         .array("patches.mask", format!("{prefix}embeddings.mask_token"), Layout::Same)
         .array("patches.distillation", format!("{prefix}embeddings.distillation_token"), Layout::Same)
         .array("patches.registers", format!("{prefix}embeddings.register_tokens"), Layout::Same)
-        .array("blocks[*].attention_scale", format!("{layer}.layer_scale1.lambda1"), Layout::Same)
-        .array("blocks[*].mlp_scale", format!("{layer}.layer_scale2.lambda1"), Layout::Same)
+        .array("blocks[*].attention_scale", format!("{layer}.{}", scales[0]), Layout::Same)
+        .array("blocks[*].mlp_scale", format!("{layer}.{}", scales[1]), Layout::Same)
+        .array("blocks[*].distances", format!("{layer}.attention.attention.{table}"), Layout::Same)
+        .array("distances", format!("{prefix}encoder.{table}"), Layout::Same)
         .norm("norm", &format!("{prefix}layernorm"))
+        .norm("mean_norm", &format!("{prefix}pooler.layernorm"))
         .linear("head", if matches!(config.head, VitHead::ClassesOfTwo(_)) { "cls_classifier" } else { "classifier" })
         .linear("second_head", "distillation_classifier")
         // The class without a head has a pooling layer that does not contribute to the features.
@@ -342,7 +429,7 @@ impl Vit {
     /// `transformers` expects the channels first instead. The first entry represents the image, except for `ijepa`,
     /// which has no entries.
     ///
-    /// You can pass images of another size than in the configuration only to DINOv2 and DINOv3. Otherwise they are an error.
+    /// You can pass images of another size than in the configuration only to models without learned positions, to DINOv2 and to DINOv3. Otherwise they are an error.
     #[track_caller]
     pub fn encode(&self, images: impl ArrayLike) -> Array {
         let _ranks = allow_any_ranks();
@@ -351,11 +438,30 @@ impl Vit {
         if x.check().is_err() {
             return x;
         }
-        let angles = match self.angles(&images).transpose() {
-            Ok(angles) => angles,
+        let found = self.angles(&images).transpose().and_then(|angles| Ok((angles, self.distances_of(&images)?)));
+        let (angles, distances) = match found {
+            Ok(found) => found,
             Err(error) => return Array::from_error(error, &x),
         };
-        self.norm.forward(self.blocks.iter().fold(x, |x, block| block.forward_rotated(x, angles.as_ref())))
+        // All blocks share these scores, so they are computed once.
+        let bias = self.distances.as_ref().zip(distances.as_ref()).map(|(table, rows)| scores_of(table, rows));
+        let places = Places { angles: angles.as_ref(), distances: distances.as_ref(), bias: bias.as_ref() };
+        let x = self.blocks.iter().fold(x, |x, block| block.forward_at(x, places));
+        self.norm.iter().fold(x, |x, norm| norm.forward(x))
+    }
+
+    /// Returns the rows of tables of distances, if the model has such tables. They have the size of the configuration's images.
+    fn distances_of(&self, images: &Array) -> Result<Option<Array>> {
+        if self.distances.is_none() && self.blocks.first().is_none_or(|block| block.distances.is_none()) {
+            return Ok(None);
+        }
+        let grid = [1, 2].map(|axis| images.shape()[axis] / self.patch_size);
+        if grid != [self.grid; 2] {
+            let message =
+                format!("images of {grid:?} patches do not fit the model, which has {0} by {0} patches", self.grid);
+            return Err(value_error(message, "resize the images to `image_size` of the configuration"));
+        }
+        grid_distances(self.grid).map(Some)
     }
 
     /// Returns the angles of queries and keys for these images, if attention rotates them.
@@ -371,6 +477,9 @@ impl Vit {
     pub fn forward(&self, images: impl ArrayLike) -> Array {
         let x = self.encode(images);
         let Some(head) = self.head.as_ref().filter(|_| x.check().is_ok()) else { return x };
+        if let Some(norm) = &self.mean_norm {
+            return head.forward(norm.forward(x.get((.., self.entries..)).mean(1)));
+        }
         let class_token = x.get((.., 0));
         if self.joins_mean {
             return head.forward(concatenate(&[class_token, x.get((.., self.entries..)).mean(1)], -1));

@@ -14,15 +14,17 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 46] = [
+const OTHERS: [&str; 48] = [
     "albert",
     "bart",
+    "beit",
     "bert",
     "camembert",
     "clip",
     "clip_text_model",
     "clip_vision_model",
     "data2vec-text",
+    "data2vec-vision",
     "deberta",
     "deberta-v2",
     "deit",

@@ -62,8 +62,10 @@ fn dino_has_the_results_of_transformers_for_images_of_any_size() -> Result<()> {
             alike(name, &logits, &case(&format!("logits_{number}"))?)?;
         }
     }
-    let vit = Vit::from_pretrained(folder("vit"))?;
-    fails(vit.forward(zeros([1, 12, 12, 3])).check(), &["[3, 3] patches", "2 by 2"]);
+    for name in ["vit", "beit"] {
+        let vit = Vit::from_pretrained(folder(name))?;
+        fails(vit.forward(zeros([1, 12, 12, 3])).check(), &["[3, 3] patches", "2 by 2"]);
+    }
     Ok(())
 }
 
@@ -72,6 +74,9 @@ fn saved_models_of_images_are_the_files_of_transformers() -> Result<()> {
     setup();
     let temp = Folder::new();
     save_again::<Clip>("clip", &temp.join("clip"))?;
+    for name in ["beit", "beit_model", "data2vec_vision"] {
+        save_again::<Vit>(name, &temp.join(name))?;
+    }
     save_again::<Clip>("metaclip_2", &temp.join("metaclip_2"))?;
     save_again::<Vit>("dinov2", &temp.join("dinov2"))?;
     save_again::<Vit>("dinov2_model", &temp.join("dinov2_model"))?;

@@ -348,7 +348,7 @@ fn a_decoder_is_split_as_it_is_read_and_has_other_dtypes() -> Result<()> {
 fn vit_has_the_logits_of_transformers() -> Result<()> {
     setup();
     let forward = jit(|model: Vit, images: Array| model.forward(images));
-    for name in ["vit", "deit", "deit_teacher", "vit_msn", "ijepa"] {
+    for name in ["vit", "deit", "deit_teacher", "vit_msn", "ijepa", "beit", "beit_model", "data2vec_vision"] {
         let (case, model) = (case(name)?, Vit::from_pretrained(folder(name))?);
         alike(name, &forward.call((&model, case("pixel_values")?))?, &case("logits")?)?;
     }
