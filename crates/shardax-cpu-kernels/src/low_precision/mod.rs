@@ -1,15 +1,18 @@
-//! Matmuls of bf16 and of int8 by the processor's instructions for sums of two or four products (AVX512-BF16, AVX-512 VNNI, and AVX2
-//! for int8), or by ordinary ones where the processor lacks these.
+//! Matmuls of bf16 and of int8 by the processor's instructions for sums of two or four products (AMX, AVX512-BF16, AVX-512 VNNI, and
+//! AVX2 for int8), or by ordinary ones where the processor lacks these.
 //!
 //! Products of bf16 are summed in f32 and rounded once. Sums of int8 are exact, and wrap around in 32 bits. The processor's
 //! instructions read subnormal bf16 as zero, as XLA's threads do.
 //!
 //! XLA (xla-cpu-pjrt 0.0.1) widens both operands in memory first: twice the time for bf16, 30 times for int8.
 
+mod amx;
 mod pack;
 #[cfg(test)]
 mod tests;
 mod tile;
+#[cfg_attr(not(all(target_arch = "x86_64", target_os = "linux")), path = "no_tile_registers.rs")]
+mod tile_registers;
 
 use half::bf16;
 use ndarray::{ArrayViewMut2, ArrayViewMut3, Axis, s};
@@ -36,6 +39,9 @@ const DEPTH: usize = 256;
 const LEFT_BLOCK: usize = if cfg!(test) { 1 << 12 } else { 1 << 20 };
 const RIGHT_BLOCK: usize = if cfg!(test) { 1 << 13 } else { 1 << 19 };
 
+/// The words of a line of the cache, at which operands of tile registers begin.
+const LINE: usize = 16;
+
 /// The minimum number of multiply-adds of a thread.
 const THREAD: usize = if cfg!(test) { 1 << 12 } else { 1 << 23 };
 
@@ -61,8 +67,19 @@ trait Unit: Copy + Send + Sync {
     /// The bits of the element at this position in a word.
     fn bits(element: Self::Element, position: usize) -> u32;
 
+    /// Writes the words of a row of a tile register.
+    #[inline(always)]
+    fn row_words(elements: &[Self::Element], words: &mut [u32; amx::WORDS]) {
+        words.iter_mut().zip(elements.chunks(Self::GROUP)).for_each(|(word, group)| *word = pack::word::<Self>(group));
+    }
+
     /// Multiplies words of `H` rows with words of [`COLUMNS`] columns.
     fn tile<const H: usize>(self, left: &[u32], right: &[u32], sums: &mut Tile<Self::Sum, H>);
+
+    /// The product of tile registers, if the processor has them.
+    fn tile_registers(self) -> Option<impl amx::TileProduct<Self::Sum>> {
+        None::<amx::Missing>
+    }
 }
 
 /// A sum of products.
@@ -232,7 +249,9 @@ fn multiply<U: Unit, R: Rounded<U::Sum>>(
     let axis = if rows >= columns { 0 } else { 1 };
     let side = [rows, columns][axis];
     let parts = if threads == 1 { 1 } else { (TASKS * threads).div_ceil(batch).min(side / MIN_SIDE).max(1) };
-    let part = side.div_ceil(parts).next_multiple_of([ROWS, COLUMNS][axis]);
+    let by_registers = unit.tile_registers().is_some() && amx::is_worth::<U>(left, right);
+    let rows_of_tile = if by_registers { amx::ROWS } else { ROWS };
+    let part = side.div_ceil(parts).next_multiple_of([rows_of_tile, COLUMNS][axis]);
     let mut tasks = Vec::with_capacity(batch * parts);
     let mut out = ArrayViewMut3::from_shape((batch, rows, columns), out)?;
     for (index, mut rest) in out.outer_iter_mut().enumerate() {
@@ -244,7 +263,7 @@ fn multiply<U: Unit, R: Rounded<U::Sum>>(
                 0 => (left.slice(start, out.nrows()), right),
                 _ => (left, right.slice(start, out.ncols())),
             };
-            tasks.push(Task { unit, left, right, out });
+            tasks.push(Task { unit, by_registers, left, right, out });
         }
     }
     // Every unit is compiled for its own vectors alone: the compiler takes twice as long for all of the crate if it is for each.
@@ -255,6 +274,8 @@ fn multiply<U: Unit, R: Rounded<U::Sum>>(
 /// A part of a product: operands of one batch and a part of the result.
 struct Task<'a, U: Unit, R> {
     unit: U,
+    /// Use tile registers. The entire product decides, because sums have other bits in registers.
+    by_registers: bool,
     left: Matrix<'a, U::Element>,
     right: Matrix<'a, U::Element>,
     out: ArrayViewMut2<'a, R>,
@@ -271,7 +292,10 @@ impl<U: Unit, R: Rounded<U::Sum>> WithSimd for Run<'_, '_, U, R> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
-        let Run { task: Task { unit, left, right, mut out }, buffers } = self;
+        let Run { task: Task { unit, by_registers, left, right, mut out }, buffers } = self;
+        if let (Some(registers), true) = (unit.tile_registers(), by_registers) {
+            return amx::multiply::<U, R, _>(registers, [left, right], out, buffers);
+        }
         let words = left.depth.div_ceil(U::GROUP);
         let rows = (LEFT_BLOCK / words / ROWS * ROWS).max(ROWS);
         let columns = (RIGHT_BLOCK / words / COLUMNS * COLUMNS).max(COLUMNS);

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use super::Unit;
+use super::amx::{ROWS, STEP, WORDS};
 use crate::{Result, ShapeError, View};
 
 /// A matrix of one operand: its rows or columns, here both sides, and the elements of each that are summed over.
@@ -49,6 +50,41 @@ pub(super) fn pack<U: Unit, const W: usize>(matrix: Matrix<'_, U::Element>, mask
     }
 }
 
+/// Writes the words of at most `W` sides, [`WORDS`] for each side before the next [`WORDS`]: `W * WORDS` in an element of `steps`.
+/// Missing elements are zero.
+#[inline(always)]
+pub(super) fn pack_rows<U: Unit>(matrix: Matrix<'_, U::Element>, steps: &mut [[u32; STEP]]) {
+    let Matrix { data, stride, sides, depth, .. } = matrix;
+    for (index, step) in steps.iter_mut().enumerate() {
+        let start = index * WORDS * U::GROUP;
+        let end = (start + WORDS * U::GROUP).min(depth);
+        if sides < ROWS || end - start < WORDS * U::GROUP {
+            step.fill(0);
+        }
+        let words = step.as_chunks_mut::<WORDS>().0;
+        if matrix.has_contiguous_sides {
+            for (side, words) in words.iter_mut().enumerate().take(sides) {
+                let elements = &data[side * stride + start..side * stride + end];
+                U::row_words(elements, words);
+            }
+            continue;
+        }
+        // Half of the rows at a time, as a square of words that is transposed.
+        for (half, words) in words.as_chunks_mut::<WORDS>().0.iter_mut().enumerate() {
+            let first = half * WORDS;
+            if first < sides {
+                let mut square = [[0; WORDS]; WORDS];
+                let part = Matrix { data: &data[start * stride..], depth: end - start, ..matrix }
+                    .slice(first, WORDS.min(sides - first));
+                interleave::<U, WORDS>(part, 0, &mut square);
+                for (row, words) in words.iter_mut().enumerate() {
+                    *words = std::array::from_fn(|position| square[position][row]);
+                }
+            }
+        }
+    }
+}
+
 /// The number of sides, and of words of each, that are transposed at once, in registers.
 const BLOCK: usize = 4;
 
@@ -59,6 +95,8 @@ fn transpose<U: Unit, const W: usize>(matrix: Matrix<'_, U::Element>, mask: u32,
     if sides < W {
         words.as_flattened_mut().fill(mask);
     }
+    // Words beyond the depth, for kernels that multiply several words in a step.
+    words[depth.div_ceil(U::GROUP)..].as_flattened_mut().fill(mask);
     let in_blocks = depth / (BLOCK * U::GROUP) * BLOCK;
     let together = sides / BLOCK * BLOCK;
     for first in (0..together).step_by(BLOCK) {
@@ -113,7 +151,7 @@ fn interleave<U: Unit, const W: usize>(matrix: Matrix<'_, U::Element>, mask: u32
 }
 
 #[inline(always)]
-fn word<U: Unit>(group: &[U::Element]) -> u32 {
+pub(super) fn word<U: Unit>(group: &[U::Element]) -> u32 {
     let mut word = 0;
     for (position, element) in group.iter().enumerate() {
         word |= U::bits(*element, position);
@@ -142,7 +180,7 @@ impl Buffers {
 impl Drop for Buffers {
     fn drop(&mut self) {
         let blocks = [&mut self.left, &mut self.right].map(std::mem::take);
-        if blocks[0].len() <= super::LEFT_BLOCK && blocks[1].len() <= super::RIGHT_BLOCK {
+        if blocks[0].len() <= super::LEFT_BLOCK + super::LINE && blocks[1].len() <= super::RIGHT_BLOCK + super::LINE {
             // It fails while the thread ends, which frees the memory.
             let _ = KEPT.try_with(|kept| kept.set(blocks));
         }

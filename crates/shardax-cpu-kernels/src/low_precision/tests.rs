@@ -20,6 +20,7 @@ const SIZES: &[[usize; 4]] = &[
     [1, 130, 3, 70],
     [1, 110, 70, 515],
     [1, 70, 110, 520],
+    [1, 33, 65, 1100],
 ];
 
 const CONTRACTED: [[usize; 2]; 4] = [[2, 1], [1, 1], [2, 2], [1, 2]];
@@ -156,6 +157,7 @@ fn int8_products_are_exact() {
     check_int8(Int8Pairs);
     if let Some(unit) = tile::int8_instructions() {
         check_int8(unit);
+        check_int8(unit.without_tiles());
     }
     if let Some(unit) = tile::int8_pair_instructions() {
         check_int8(unit);
@@ -167,6 +169,7 @@ fn bf16_products_are_summed_in_f32() {
     check_bf16(Bf16Pairs);
     if let Some(unit) = tile::bf16_instructions() {
         check_bf16(unit);
+        check_bf16(unit.without_tiles());
     }
 }
 

@@ -121,15 +121,29 @@ mod x86 {
     use half::bf16;
     use pulp::x86::{V3, V4};
 
+    use super::super::amx::{TileProduct, WORDS};
+    use super::super::pack::word;
+    use super::super::tile_registers::{Bf16Tiles, Int8Tiles, tile_registers};
     use super::{Bf16Pairs, COLUMNS, Int8Pairs, Tile, Unit};
 
-    /// Pairs of bf16 by AVX512-BF16. A value exists only where the processor has it.
+    /// Pairs of bf16 by AVX512-BF16, and by AMX if the processor has it. A value exists only where the processor has AVX512-BF16.
     #[derive(Clone, Copy)]
-    pub(in crate::low_precision) struct Bf16Dot(V4);
+    pub(in crate::low_precision) struct Bf16Dot {
+        vectors: V4,
+        tiles: Option<Bf16Tiles>,
+    }
+
+    #[cfg(test)]
+    impl Bf16Dot {
+        pub(in crate::low_precision) fn without_tiles(self) -> Self {
+            Bf16Dot { tiles: None, ..self }
+        }
+    }
 
     /// The unit of bf16, if the processor has its instructions.
     pub(in crate::low_precision) fn bf16_instructions() -> Option<Bf16Dot> {
-        V4::try_new().filter(|_| is_x86_feature_detected!("avx512bf16")).map(Bf16Dot)
+        let vectors = V4::try_new().filter(|_| is_x86_feature_detected!("avx512bf16"))?;
+        Some(Bf16Dot { vectors, tiles: tile_registers().map(Bf16Tiles::new) })
     }
 
     impl Unit for Bf16Dot {
@@ -140,7 +154,7 @@ mod x86 {
 
         #[inline(always)]
         fn vectors(self) -> V4 {
-            self.0
+            self.vectors
         }
 
         #[inline(always)]
@@ -149,20 +163,47 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn row_words(elements: &[bf16], words: &mut [u32; WORDS]) {
+            match elements.try_into() {
+                // SAFETY: all bits are words, and the sizes are equal.
+                Ok(elements) => *words = unsafe { transmute::<[bf16; 32], [u32; WORDS]>(elements) },
+                Err(_) => {
+                    words.iter_mut().zip(elements.chunks(Self::GROUP)).for_each(|(to, group)| *to = word::<Self>(group))
+                }
+            }
+        }
+
+        #[inline(always)]
         fn tile<const H: usize>(self, left: &[u32], right: &[u32], sums: &mut Tile<f32, H>) {
             // SAFETY: `self` exists, so that the processor has the instructions.
             unsafe { bf16_tile(left, right, sums) }
         }
+
+        #[inline(always)]
+        fn tile_registers(self) -> Option<impl TileProduct<f32>> {
+            self.tiles
+        }
     }
 
-    /// Groups of four int8 by AVX-512 VNNI, whose left operand is unsigned: 128 is added to its elements by inverting a bit. A value exists
-    /// only where the processor has it.
+    /// Groups of four int8 by AVX-512 VNNI, whose left operand is unsigned: 128 is added to its elements by inverting a bit. By AMX if the
+    /// processor has it. A value exists only where the processor has VNNI.
     #[derive(Clone, Copy)]
-    pub(in crate::low_precision) struct Int8Dot(V4);
+    pub(in crate::low_precision) struct Int8Dot {
+        vectors: V4,
+        tiles: Option<Int8Tiles>,
+    }
+
+    #[cfg(test)]
+    impl Int8Dot {
+        pub(in crate::low_precision) fn without_tiles(self) -> Self {
+            Int8Dot { tiles: None, ..self }
+        }
+    }
 
     /// The unit of int8, if the processor has its instructions.
     pub(in crate::low_precision) fn int8_instructions() -> Option<Int8Dot> {
-        V4::try_new().filter(|_| is_x86_feature_detected!("avx512vnni")).map(Int8Dot)
+        let vectors = V4::try_new().filter(|_| is_x86_feature_detected!("avx512vnni"))?;
+        Some(Int8Dot { vectors, tiles: tile_registers().map(Int8Tiles::new) })
     }
 
     impl Unit for Int8Dot {
@@ -174,7 +215,7 @@ mod x86 {
 
         #[inline(always)]
         fn vectors(self) -> V4 {
-            self.0
+            self.vectors
         }
 
         #[inline(always)]
@@ -183,9 +224,25 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn row_words(elements: &[i8], words: &mut [u32; WORDS]) {
+            match elements.try_into() {
+                // SAFETY: all bits are words, and the sizes are equal.
+                Ok(elements) => *words = unsafe { transmute::<[i8; 64], [u32; WORDS]>(elements) },
+                Err(_) => {
+                    words.iter_mut().zip(elements.chunks(Self::GROUP)).for_each(|(to, group)| *to = word::<Self>(group))
+                }
+            }
+        }
+
+        #[inline(always)]
         fn tile<const H: usize>(self, left: &[u32], right: &[u32], sums: &mut Tile<i32, H>) {
             // SAFETY: `self` exists, so that the processor has the instructions.
             unsafe { int8_tile(left, right, sums) }
+        }
+
+        #[inline(always)]
+        fn tile_registers(self) -> Option<impl TileProduct<i32>> {
+            self.tiles
         }
     }
 
