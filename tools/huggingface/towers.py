@@ -125,6 +125,26 @@ def siglip(name="siglip", kind="Siglip", **vision):
     written(name, model, {"input_ids": tokens, "pixel_values": images, **{name: output[name] for name in names}})
 
 
+def siglip2():
+    """With images of the grid of the configuration, and of others, for which positions are interpolated."""
+    t = transformers
+    text = {"vocab_size": VOCABULARY, "max_position_embeddings": 12, **SIZES, "projection_size": 16}
+    model = t.Siglip2Model(t.Siglip2Config(text_config=text, vision_config={"num_patches": 9, "patch_size": 4, **SIZES}))
+    randomize(model)
+    tokens = torch.randint(3, 31, (3, 12))
+    arrays = {"input_ids": tokens}
+    for number, (rows, columns) in enumerate([(3, 3), (5, 2), (1, 7)]):
+        images = torch.randn(2, 3, 4 * rows, 4 * columns)
+        patches = images.reshape(2, 3, rows, 4, columns, 4).permute(0, 2, 4, 3, 5, 1).reshape(2, rows * columns, -1)
+        shapes, mask = torch.tensor([[rows, columns]] * 2), torch.ones(2, rows * columns, dtype=torch.int64)
+        with torch.no_grad():
+            output = model(input_ids=tokens, pixel_values=patches, spatial_shapes=shapes, pixel_attention_mask=mask)
+        suffix = f"_{number}" if number else ""
+        arrays |= {f"pixel_values{suffix}": images, f"image_embeds{suffix}": output.image_embeds,
+                   f"logits_per_image{suffix}": output.logits_per_image, "text_embeds": output.text_embeds}
+    written("siglip2", model, arrays)
+
+
 def t5(name="t5", tied=True, kind="T5", **options):
     t = transformers
     sizes = {"d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4}
@@ -211,6 +231,7 @@ CASES = {
     "pegasus": lambda: pair("pegasus", "Pegasus", scale_embedding=True),
     "m2m_100": lambda: pair("m2m_100", "M2M100", scale_embedding=True),
     "siglip": siglip,
+    "siglip2": siglip2,
     "whisper": whisper,
     "mel": mel,
 }

@@ -133,8 +133,7 @@ impl Pretrained for Clip {
             has_mask: false,
             has_mask_dims: false,
             has_positions: true,
-            interpolates: false,
-            filters: false,
+            interpolation: None,
         };
         Ok(Clip {
             tokens: Embed::builder(config.vocab_size, text.hidden_size).axes(["vocab", "embed"]).build(rngs),

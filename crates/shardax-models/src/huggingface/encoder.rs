@@ -167,10 +167,20 @@ pub(super) struct Patches {
     positions: Option<Array>,
     /// The entry that replaces patches during training. It is only stored because the files contain it.
     mask: Option<Array>,
-    /// True if positions are interpolated for images of other sizes. Otherwise such images are errors.
-    interpolates: bool,
-    /// True if the interpolation uses an antialiasing filter.
-    filters: bool,
+    /// The interpolation of positions for images of other sizes. Without an interpolation such images are errors.
+    #[tree(static)]
+    interpolation: Option<Interpolation>,
+}
+
+/// The interpolation of learned positions to a grid of another size, by the weights of PyTorch's `interpolate`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Interpolation {
+    /// Bicubic, without an antialiasing filter.
+    Bicubic,
+    /// Bicubic, with an antialiasing filter.
+    FilteredBicubic,
+    /// Bilinear, with an antialiasing filter.
+    FilteredLinear,
 }
 
 /// The sizes of [`Patches`].
@@ -194,8 +204,7 @@ pub(super) struct PatchSizes {
     pub has_mask_dims: bool,
     /// True if there are learned positions.
     pub has_positions: bool,
-    pub interpolates: bool,
-    pub filters: bool,
+    pub interpolation: Option<Interpolation>,
 }
 
 impl Patches {
@@ -218,16 +227,21 @@ impl Patches {
         let positions = sizes.has_positions.then(|| small_normal(&table_shape, rngs));
         let mask_shape = if sizes.has_mask_dims { vec![1, 1, features] } else { vec![1, features] };
         let mask = sizes.has_mask.then(|| small_normal(&mask_shape, rngs));
-        Ok(Patches {
-            conv,
-            class,
-            distillation,
-            registers,
-            positions,
-            mask,
-            interpolates: sizes.interpolates,
-            filters: sizes.filters,
-        })
+        Ok(Patches { conv, class, distillation, registers, positions, mask, interpolation: sizes.interpolation })
+    }
+
+    /// Returns an error if the rows or columns of images, `[batch, rows, columns, channels]`, are not multiples of the size of a
+    /// patch. [`forward`](Patches::forward) does not read the remaining rows and columns.
+    pub fn check_size(&self, images: &Array) -> Result<()> {
+        images.check()?;
+        let (Some(patch), &[_, rows, columns, _]) = (self.conv.kernel.shape().first(), images.shape()) else {
+            return Ok(());
+        };
+        if rows.is_multiple_of(*patch) && columns.is_multiple_of(*patch) {
+            return Ok(());
+        }
+        let message = format!("images of {rows} by {columns} pixels do not consist of patches of {patch} by {patch}");
+        Err(value_error(message, "resize the images to multiples of the size of a patch"))
     }
 
     /// Computes `[batch, entries + patches, features]` from images `[batch, rows, columns, channels]`.
@@ -267,13 +281,17 @@ impl Patches {
         if grid == [learned; 2] {
             return Ok(positions);
         }
-        if !self.interpolates {
+        let Some(interpolation) = self.interpolation else {
             let message =
                 format!("images of {grid:?} patches do not fit the model, which has {learned} by {learned} patches");
             return Err(value_error(message, "resize the images to `image_size` of the configuration"));
-        }
+        };
         let table = positions.get(entries..).reshape([learned, learned, features]).astype(DType::F32);
-        let weights = if self.filters { filtered_weights } else { bicubic_weights };
+        let weights = match interpolation {
+            Interpolation::Bicubic => bicubic_weights,
+            Interpolation::FilteredBicubic => filtered_weights,
+            Interpolation::FilteredLinear => linear_weights,
+        };
         let [rows, columns] = grid.map(|size| weights(learned, size));
         let table = einsum("ia,jb,abf->ijf", &[&rows?, &columns?, &table]).reshape([-1, features as i32]);
         Ok(concatenate(&[positions.get(..entries).astype(DType::F32), table], 0))
@@ -304,6 +322,21 @@ fn filtered_weights(from: usize, to: usize) -> Result<Array> {
         for (column, weight) in (first..end).zip(cubic) {
             weights[row * from + column] = (weight / sum) as f32;
         }
+    }
+    Array::from_vec(weights, &[to, from])
+}
+
+/// Returns the weights `[to, from]` of linear interpolation with antialiasing, as in PyTorch's `interpolate`. The filter is as wide
+/// as a new entry.
+fn linear_weights(from: usize, to: usize) -> Result<Array> {
+    let scale = from as f64 / to as f64;
+    let width = scale.max(1.0);
+    let mut weights = Vec::with_capacity(to * from);
+    for row in 0..to {
+        let center = scale * (row as f64 + 0.5) - 0.5;
+        let heights = (0..from).map(|column| (1.0 - (column as f64 - center).abs() / width).max(0.0));
+        let sum: f64 = heights.clone().sum();
+        weights.extend(heights.map(|height| (height / sum) as f32));
     }
     Array::from_vec(weights, &[to, from])
 }

@@ -67,6 +67,11 @@ pub(super) fn flat_shape(path: &str, shape: &[usize], layout: Layout) -> Vec<usi
     match layout {
         Layout::Convolution => shape.to_vec(),
         _ if path.ends_with(".bias") => vec![shape.iter().product()],
+        // The kernel of a convolution over patches, which the file has as a linear layer of whole patches.
+        Layout::Transposed if path.ends_with("patches.conv.kernel") => {
+            let outputs = shape.last().copied().unwrap_or(1);
+            vec![shape.iter().product::<usize>().checked_div(outputs).unwrap_or(0), outputs]
+        }
         _ if path.ends_with(".kernel") && shape.len() == 3 => {
             let inputs = input_dims(path, shape.len());
             vec![shape[..inputs].iter().product(), shape[inputs..].iter().product()]

@@ -3,8 +3,9 @@
 use shardax_nn::prelude::*;
 
 use super::clip::{blocks, tower, tower_keys, tower_norm};
-use super::encoder::{EncoderBlock, PatchSizes, Patches};
-use super::{ClipTower, Config, KeyMap, Layout, Pretrained, attention, check_type};
+use super::config::Fields;
+use super::encoder::{EncoderBlock, Interpolation, PatchSizes, Patches};
+use super::{ClipTower, Config, KeyMap, Layout, Pretrained, attention};
 use crate::Mlp;
 use crate::decoder::check_positions;
 use crate::ranks::allow_any_ranks;
@@ -27,10 +28,12 @@ pub struct SiglipConfig {
     pub patch_size: usize,
     /// The number of color channels.
     pub num_channels: usize,
+    /// True if images can have any size, because positions are interpolated (SigLIP 2 NaFlex).
+    pub any_size: bool,
 }
 
-/// SigLIP ([Zhai et al. 2023](https://arxiv.org/abs/2303.15343)), which compares texts with images (`SiglipModel`). It
-/// also supports the weights of SigLIP 2 for images of a fixed size.
+/// SigLIP ([Zhai et al. 2023](https://arxiv.org/abs/2303.15343)), which compares texts with images (`SiglipModel`), and SigLIP 2
+/// ([Tschannen et al. 2025](https://arxiv.org/abs/2502.14786)) for images of a fixed size or of any size (`Siglip2Model`).
 #[derive(Module, Clone, Debug)]
 pub struct Siglip {
     tokens: Embed,
@@ -63,17 +66,33 @@ impl Pretrained for Siglip {
 
     fn read(config: &Config) -> Result<(SiglipConfig, KeyMap)> {
         let fields = config.fields();
-        check_type(&fields, "siglip")?;
-        let text = fields.model("text_config", "siglip_text_model")?;
-        let vision = fields.model("vision_config", "siglip_vision_model")?;
+        let any_size = match fields.text("model_type")? {
+            "siglip" => false,
+            "siglip2" => true,
+            other => {
+                let message = format!("the model_type is {other:?}, but should be \"siglip\" or \"siglip2\"");
+                return Err(fields.error(message));
+            }
+        };
+        let [text, vision] = match any_size {
+            true => [("text_config", "siglip2_text_model"), ("vision_config", "siglip2_vision_model")],
+            false => [("text_config", "siglip_text_model"), ("vision_config", "siglip_vision_model")],
+        }
+        .map(|(name, kind)| fields.model(name, kind));
+        let (text, vision) = (text?, vision?);
+        let patch_size = vision.size("patch_size")?;
         let read = SiglipConfig {
             text: tower(&text)?,
             vision: tower(&vision)?,
             vocab_size: text.size("vocab_size")?,
             max_position_embeddings: text.size("max_position_embeddings")?,
-            image_size: vision.size("image_size")?,
-            patch_size: vision.size("patch_size")?,
+            image_size: match any_size {
+                true => grid_of(&vision)?.saturating_mul(patch_size),
+                false => vision.size("image_size")?,
+            },
+            patch_size,
             num_channels: vision.size("num_channels")?,
+            any_size,
         };
         vision.divides(("patch_size", read.patch_size), ("image_size", read.image_size))?;
         let features = text.size_opt("projection_size")?.unwrap_or(read.text.hidden_size);
@@ -109,8 +128,7 @@ impl Pretrained for Siglip {
             has_mask: false,
             has_mask_dims: false,
             has_positions: true,
-            interpolates: false,
-            filters: false,
+            interpolation: config.any_size.then_some(Interpolation::FilteredLinear),
         };
         let projection = Linear::builder(text.hidden_size, vision.hidden_size);
         Ok(Siglip {
@@ -151,6 +169,16 @@ impl Pretrained for Siglip {
     }
 }
 
+/// Returns the rows and columns of learned positions, which are a square.
+fn grid_of(vision: &Fields) -> Result<usize> {
+    let count = vision.size("num_patches")?;
+    let grid = count.isqrt();
+    match grid * grid == count {
+        true => Ok(grid),
+        false => Err(vision.error(format!("`num_patches` is {count}, which is not the square of an integer"))),
+    }
+}
+
 fn keys(config: &SiglipConfig) -> KeyMap {
     let features = config.vision.hidden_size;
     // PyTorch stores one matrix for queries, keys and values. Its name has no dot.
@@ -169,7 +197,15 @@ fn keys(config: &SiglipConfig) -> KeyMap {
         .and(tower_keys("text_blocks[*]", "text_model"))
         .norm("text_norm", "text_model.final_layer_norm")
         .linear("text_projection", "text_model.head")
-        .conv("patches.conv", "vision_model.embeddings.patch_embedding")
+        .weights(
+            "patches.conv",
+            "vision_model.embeddings.patch_embedding",
+            match config.any_size {
+                // A linear layer of the rows, columns and channels of a patch.
+                true => Layout::Transposed,
+                false => Layout::Convolution,
+            },
+        )
         .array("patches.positions", "vision_model.embeddings.position_embedding.weight", Layout::Same)
         .and(tower_keys("image_blocks[*]", "vision_model"))
         .norm("image_norm", "vision_model.post_layernorm")
@@ -205,9 +241,16 @@ impl Siglip {
 
     /// Computes the features of images, `[batch, features]`, from `[batch, rows, columns, channels]`. The features are
     /// not normalized.
+    ///
+    /// SigLIP 2 for images of any size computes images whose rows and columns are multiples of the rows and columns of a patch. All
+    /// images of a batch have one size.
     #[track_caller]
     pub fn image_features(&self, images: impl ArrayLike) -> Array {
         let _ranks = allow_any_ranks();
+        let images = images.into_array();
+        if let Err(error) = self.patches.check_size(&images) {
+            return Array::from_error(error, &images);
+        }
         let x = self.patches.forward(images);
         if x.check().is_err() {
             return x;

@@ -4,8 +4,8 @@ use shardax_nn::prelude::*;
 
 use super::config::Fields;
 use super::encoder::{
-    BlockSizes, EncoderBlock, PatchSizes, Patches, Places, block_keys, distance_count, grid_angles, grid_distances,
-    patch_keys, scores_of, small_normal,
+    BlockSizes, EncoderBlock, Interpolation, PatchSizes, Patches, Places, block_keys, distance_count, grid_angles,
+    grid_distances, patch_keys, scores_of, small_normal,
 };
 use super::{Config, KeyMap, Layout, Pretrained};
 use crate::Activation;
@@ -208,8 +208,10 @@ impl Pretrained for Vit {
             // DINOv3 and BEiT; the latter has biases except for keys.
             has_mask_dims: config.rope_base.is_some() || (config.qkv_bias && !config.key_bias),
             has_positions: config.has_positions,
-            interpolates: config.interpolates,
-            filters: config.registers > 0,
+            interpolation: config.interpolates.then_some(match config.registers {
+                0 => Interpolation::Bicubic,
+                _ => Interpolation::FilteredBicubic,
+            }),
         };
         let sizes = BlockSizes {
             features,

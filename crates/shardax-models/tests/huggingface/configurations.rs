@@ -14,7 +14,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 48] = [
+const OTHERS: [&str; 51] = [
     "albert",
     "bart",
     "beit",
@@ -54,6 +54,9 @@ const OTHERS: [&str; 48] = [
     "roberta-prelayernorm",
     "roformer",
     "siglip",
+    "siglip2",
+    "siglip2_text_model",
+    "siglip2_vision_model",
     "siglip_text_model",
     "siglip_vision_model",
     "t5",

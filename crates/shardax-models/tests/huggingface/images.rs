@@ -47,7 +47,19 @@ fn siglip_has_the_logits_of_transformers() -> Result<()> {
     alike("siglip", &images, &case("image_embeds")?)?;
     fails(model.text_features(zeros_dtype([1, 13], DType::I32)).check(), &["texts of 13 tokens", "12 positions"]);
     fails(model.image_features(zeros([1, 12, 12, 3])).check(), &["[3, 3] patches", "2 by 2", "resize"]);
+    let (case, naflex) = (self::case("siglip2")?, Siglip::from_pretrained(folder("siglip2"))?);
+    for suffix in ["", "_1", "_2"] {
+        let images = case(&format!("pixel_values{suffix}"))?;
+        let (logits, texts, images) = forward.call((&naflex, case("input_ids")?, images))?;
+        alike("siglip2", &logits, &case(&format!("logits_per_image{suffix}"))?)?;
+        alike("siglip2", &texts, &case("text_embeds")?)?;
+        alike("siglip2", &images, &case(&format!("image_embeds{suffix}"))?)?;
+    }
+    fails(naflex.image_features(zeros([1, 12, 14, 3])).check(), &["images of 12 by 14 pixels", "4 by 4"]);
+    let vision = r#"{"model_type": "siglip2", "vision_config": {"num_patches": 200}}"#;
+    fails(Siglip::read(&Config::from_json(vision)?), &["`num_patches` is 200"]);
     let temp = Folder::new();
+    save_again::<Siglip>("siglip2", &temp.join("siglip2"))?;
     save_again::<Siglip>("siglip", &temp.join("siglip"))
 }
 
