@@ -201,8 +201,9 @@ fn batches(case: &Case) -> Result<()> {
     let stacked = stack(&[q.clone(), &q * 0.5, -&q], 1);
     let attend = |q: Array, k: Array, v: Array| case.attend([q, k, v])[0].clone();
     let result = jit(vmap(attend).in_axes((1, None, None))).call((&stacked, &k, &v))?;
+    let attend = jit(attend);
     for i in 0..3 {
-        let single = attend(stacked.get((.., i)), k.clone(), v.clone());
+        let single = attend.call((stacked.get((.., i)), &k, &v))?;
         assert_near(&result.get(i), &single, 1e-6, "a batch");
     }
     Ok(())

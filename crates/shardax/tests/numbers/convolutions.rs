@@ -9,6 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use shardax::lax::{self, ConvOptions, Padding, Precision};
 
 use super::common::child;
+use super::common::quick::one_of;
 use super::*;
 
 const VARIABLE: &str = "SHARDAX_CPU_KERNELS";
@@ -154,6 +155,9 @@ fn prints_convolutions_of_whole_numbers() {
     let random = &mut Random(7);
     for i in 0..32 {
         let case = &Case::random(random, i >= 24);
+        if i % one_of(5) != 0 {
+            continue;
+        }
         println!("{i} {case:?}");
         let (x, w) = (random.whole(&case.x), random.whole(&case.kernel));
         let f = |x: Array, w: Array| case.apply(&x, &w);
@@ -209,7 +213,7 @@ fn the_kernels_return_what_xla_returns() {
     let (kernels, xla) = (printed_with("all"), printed_with("xla"));
     let [kernels, xla] =
         [&kernels, &xla].map(|text| text.lines().filter(|line| !line.starts_with("test result")).collect::<Vec<_>>());
-    assert!(xla.len() == kernels.len() && xla.len() > 24 * 4, "{xla:?}");
+    assert!(xla.len() == kernels.len() && xla.len() > 32 * 4 / one_of(5), "{xla:?}");
     let mut case = "";
     for (found, want) in kernels.into_iter().zip(xla) {
         case = if want.contains("Case") { want } else { case };

@@ -7,7 +7,7 @@ use shardax::prelude::*;
 use shardax::stages::CompilerOption;
 use shardax::{linalg, numpy as np};
 
-use super::common::quick::setup;
+use super::common::quick::{one_of, setup};
 use super::floats;
 
 const NAN: f32 = f32::NAN;
@@ -346,7 +346,7 @@ fn exp_of_rows_of_nan_is_nan() -> Result<()> {
     let places = array([1, 0, 3, 1, 4, 1, 3, 0, 1]);
     for dtype in [DType::F16, DType::Bf16, DType::F32, DType::F64] {
         fn functions_of_rows((x, places): (Array, Array)) -> Vec<Array> {
-            BY_EXPONENT.iter().map(|f| f(&x.take(&places, 0))).collect()
+            BY_EXPONENT.iter().step_by(one_of(3)).map(|f| f(&x.take(&places, 0))).collect()
         }
         let rows = jit(functions_of_rows).compiler_options(DEFAULT_OPTIONS).call((x.astype(dtype), places.clone()))?;
         for (function, rows) in rows.iter().enumerate() {
@@ -369,7 +369,7 @@ fn exp_of_a_chosen_nan_is_nan() -> Result<()> {
         let x = x.astype(dtype);
         fn gathers((x, places): (Array, Array)) -> Result<Vec<Array>> {
             let mut results = Vec::new();
-            for f in BY_EXPONENT {
+            for f in BY_EXPONENT.iter().step_by(one_of(3)) {
                 let take = |x: Array| f(&x.take(&places, 1));
                 let (y, t) = jvp(take, x.clone(), ones_like(&x))?;
                 results.extend([y.reshape([3, 9]), t.reshape([3, 9])]);

@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 
-use super::floats;
+use super::{common, floats};
 
 fn mask() -> Array {
     array([true, false, true])
@@ -10,6 +10,7 @@ fn mask() -> Array {
 
 #[test]
 fn sums_and_products() -> Result<()> {
+    common::quick::setup();
     let x = ones(3);
     let sum = x.sum(over(..).mask(mask()).initial(10).dtype(DType::F16));
     assert_eq!((sum.dtype(), floats(&sum)), (DType::F16, vec![12.0]));
@@ -31,6 +32,7 @@ fn numpy_sum(x: &Array) -> i32 {
 
 #[test]
 fn means_and_variances() -> Result<()> {
+    common::quick::setup();
     let x = arange(0..3).astype(DType::F32);
     let mean = x.mean(over(..).mask(mask()).keepdims(true));
     assert_eq!((mean.shape(), floats(&mean)), (&[1][..], vec![1.0]));
@@ -47,6 +49,7 @@ fn means_and_variances() -> Result<()> {
 
 #[test]
 fn extremes_need_a_value_for_nothing() -> Result<()> {
+    common::quick::setup();
     assert_eq!(zeros(0).max(over(..).initial(-5.0)).item::<f32>()?, -5.0);
     assert_eq!(arange(0..3).max(over(..).initial(7.5)).item::<i32>()?, 7);
     let some = array([false, true, true]);
@@ -61,6 +64,7 @@ fn extremes_need_a_value_for_nothing() -> Result<()> {
 
 #[test]
 fn booleans_and_exponentials() -> Result<()> {
+    common::quick::setup();
     let x = array([true, false]);
     assert!(!x.any(over(..).mask(array([false, true]))).item::<bool>()?);
     assert!(x.all(over(..).mask(array([true, false]))).item::<bool>()?);
@@ -75,6 +79,7 @@ fn booleans_and_exponentials() -> Result<()> {
 
 #[test]
 fn options_that_a_reduction_does_not_have() {
+    common::quick::setup();
     fn text(x: Array) -> String {
         x.check().unwrap_err().to_string()
     }

@@ -33,6 +33,7 @@ fn compared(spec: &str, vector: &[usize], matrix: &[usize], rows: usize, out_row
 
 #[test]
 fn products_with_one_row_are_those_with_several() {
+    common::quick::setup();
     for dtype in [DType::F32, DType::F64, DType::Bf16, DType::F16] {
         compared("abc,cde->abde", &[1, 1, 64], &[64, 4, 32], 1, 1, dtype);
         compared("abcd,cde->abe", &[1, 1, 4, 32], &[4, 32, 64], 1, 1, dtype);
@@ -51,6 +52,7 @@ fn products_with_one_row_are_those_with_several() {
 
 #[test]
 fn what_is_not_finite_stays_in_its_row() {
+    common::quick::setup();
     let (x, w) = (ones([1, 1, 8, 16]), random::normal(random::key(2), [1, 64, 8, 16]));
     let w = w.at((0, 3, 5, 2)).set(f32::NAN).at((0, 7, 1, 0)).set(f32::INFINITY);
     let scores = jit(|x: Array, w: Array| einsum("bqhd,bkhd->bhqk", &[&x, &w]));
@@ -62,6 +64,7 @@ fn what_is_not_finite_stays_in_its_row() {
 
 #[test]
 fn gradients_through_one_row_are_those_of_sums() {
+    common::quick::setup();
     let (x, w) = (random::normal(random::key(1), [1, 1, 8, 16]), random::normal(random::key(2), [1, 64, 8, 16]));
     fn product(x: &Array, w: &Array) -> Array {
         einsum("bqhd,bkhd->bhqk", &[x, w])
@@ -80,6 +83,7 @@ fn gradients_through_one_row_are_those_of_sums() {
 
 #[test]
 fn a_matrix_that_is_computed_is_kept_for_a_vector() {
+    common::quick::setup();
     let (x, w) = (ones([1, 128]), ones([64, 128]));
     let text = |f: fn(Array, Array) -> Array| jit(f).lower((&x, &w)).unwrap().as_text().to_string();
     assert!(text(|x, w| x.matmul((w * 0.5).t())).contains("inlineable"));

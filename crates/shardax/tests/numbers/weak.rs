@@ -3,6 +3,8 @@
 use shardax::prelude::*;
 use shardax::{jacfwd, nn};
 
+use super::common;
+
 /// `float64~` if the type is weak, as it is printed.
 fn kind(x: &Array) -> String {
     format!("{}{}", x.dtype(), if x.weak_type() { "~" } else { "" })
@@ -15,6 +17,7 @@ fn host() -> Array {
 
 #[test]
 fn who_states_a_dtype() -> Result<()> {
+    common::quick::setup();
     let wide = vec![1.0, 2.0];
     let weak = [
         array(1.5),
@@ -48,6 +51,7 @@ fn who_states_a_dtype() -> Result<()> {
 
 #[test]
 fn array_of_converts_and_checks() -> Result<()> {
+    common::quick::setup();
     assert_eq!(array_of([[1, 2], [3, 4]], DType::Bf16).type_name(), "bfloat16[2,2]");
     assert_eq!(array_of([1.7, -2.2], DType::I8).to_vec::<i8>()?, [1, -2]);
     assert_eq!(array_of([true, false], DType::F32).to_vec::<f32>()?, [1.0, 0.0]);
@@ -61,6 +65,7 @@ fn array_of_converts_and_checks() -> Result<()> {
 /// The result type of two types, in both orders.
 #[test]
 fn promotion_in_both_orders() -> Result<()> {
+    common::quick::setup();
     for (other, want) in [
         (ones(2), "float32"),
         (ones_dtype(2, DType::Bf16), "bfloat16"),
@@ -101,6 +106,7 @@ fn promotion_in_both_orders() -> Result<()> {
 /// Values have 64 bits until they meet another type.
 #[test]
 fn sixty_four_bits_alone() -> Result<()> {
+    common::quick::setup();
     let x = array([0.1, 0.2]);
     assert_eq!((&x * 3.0).to_vec::<f64>()?, [0.1 * 3.0, 0.2 * 3.0]);
     assert_eq!(x.sum(..).item::<f64>()?, 0.1 + 0.2);
@@ -118,6 +124,7 @@ fn sixty_four_bits_alone() -> Result<()> {
 /// Results computed from host data alone are weakly typed.
 #[test]
 fn operations_keep_the_type_weak() -> Result<()> {
+    common::quick::setup();
     type Case = (&'static str, fn(Array) -> Array);
     let cases: [Case; 43] = [
         ("sum", |x| x.sum(..)),
@@ -176,6 +183,7 @@ fn operations_keep_the_type_weak() -> Result<()> {
 
 #[test]
 fn gradients_and_tangents_give_way_too() -> Result<()> {
+    common::quick::setup();
     let x = ones(2);
     fn loss(w: Array, x: Array) -> Array {
         (w * x).square().mean(..)
@@ -198,6 +206,7 @@ fn gradients_and_tangents_give_way_too() -> Result<()> {
 
 #[test]
 fn loops_and_branches() -> Result<()> {
+    common::quick::setup();
     let x = ones(2);
     // A carry that is written down takes the type that the body makes of it.
     let (carry, _) = scan_n(|c: Array| (c * &x, ()), host(), 2)?;
@@ -216,6 +225,7 @@ fn loops_and_branches() -> Result<()> {
 
 #[test]
 fn over_devices() -> Result<()> {
+    common::quick::setup();
     let x = ones(8);
     let weights: Vec<f64> = (0..8).map(f64::from).collect();
     let out = pmap(|x: Array, w: Array| (&x * &w, psum(w, "i"))).axis_name("i").call((&x, array(&weights)))?;
