@@ -19,7 +19,6 @@ const KNOWN: &[(&str, &[usize], &str)] = &[
     // With respect to the scale s, (z - 1) / s - (a - 1) / s - 1 / s, for shapes a of 1e-6.
     ("gamma.logpdf_scaled", &[1, 2], ZERO),
     ("pareto.logpdf_scaled", &[2], DIVISION),
-    ("gamma.logsf", &[2], "in float64 at shape 1, where the derivative is 0, the hazard is 1 + 2e-16 for x below 1"),
     // n / p - k / (1 - p) at k (1 / p - 1).
     ("nbinom.logpmf", &[1], ZERO),
     // With respect to c, 4 (c cos(3 x) - sin²(x)) at c and x of 1e-10, of terms 2.

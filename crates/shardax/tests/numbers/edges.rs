@@ -121,6 +121,17 @@ fn statistics_without_nan_of_no_elements_have_slopes_of_zero() -> Result<()> {
     Ok(())
 }
 
+/// The hazard of the exponential distribution is constant.
+#[test]
+fn curvature_of_the_log_survival_of_gamma_is_zero_at_shape_one() -> Result<()> {
+    setup();
+    let log_survival = |x: Array| shardax::scipy::stats::gamma::logsf(&x, 1.0, 0.0, 1.0);
+    let curvature = |x: Array| grad(move |x: Array| grad(log_survival).call(x)).call(x);
+    let x = array_of([1e-300, 1e-10, 0.3, 0.999, 1.0, 1.5, 40.0, 1e300], DType::F64);
+    same(&vmap(curvature).call(&x)?, &[0.0; 8]);
+    Ok(())
+}
+
 #[test]
 fn forward_and_reverse_mode_agree_at_nan_and_infinity() {
     setup();

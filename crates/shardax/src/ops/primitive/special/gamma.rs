@@ -194,12 +194,13 @@ pub(super) fn rate_slope(a: &[Array], rate: &Array, operand: usize, tangent: &Ar
 }
 
 /// The rate of `Q` without its limit for large `x`: `rate + (a - 1) / x - 1`. Where the fraction is used, the difference is
-/// the rest of the fraction after its first level, which has all digits.
+/// the rest of the fraction after its first level, which has all digits. With shape 1 the rate is 1 everywhere.
 pub(super) fn excess(a: &Array, x: &Array) -> Result<Array> {
     let by_fraction = x.greater_equal(1) & x.greater(a);
     let usable = !(is_outside(a, x) | x.equal(f64::INFINITY) | a.equal(0)) & by_fraction;
     let rest = fraction(a, x, &usable, false, 1)?.value;
     let difference = IGAMMAC_RATE.apply(&[a.clone(), x.clone()]) + (a - 1) / x - 1;
+    let difference = where_(a.equal(1) & x.greater_equal(0), constant(0.0, a), difference);
     Ok(where_(usable, (a - 1) * rest / x, difference))
 }
 
