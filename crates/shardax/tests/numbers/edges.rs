@@ -121,6 +121,36 @@ fn statistics_without_nan_of_no_elements_have_slopes_of_zero() -> Result<()> {
     Ok(())
 }
 
+/// JAX 0.12 has these NaNs.
+#[test]
+fn quantiles_without_nan_of_no_elements_are_nan() -> Result<()> {
+    setup();
+    let x = zeros([3, 0]);
+    same(&np::nanmedian(&x, ..), &[f64::NAN]);
+    same(&np::nanmedian(&x, 1), &[f64::NAN; 3]);
+    let quantiles = np::nanquantile(&x, array([0.1f32, 0.9]), 1);
+    assert_eq!((quantiles.shape(), quantiles.dtype()), ([2, 3].as_slice(), DType::F32));
+    same(&quantiles, &[f64::NAN; 6]);
+    same(&jit(|x: Array| np::nanmedian(&x, 1)).call(&x)?, &[f64::NAN; 3]);
+    assert_eq!(np::nanmedian(&x, 0).shape(), [0]);
+    same(&np::nanmedian(zeros_dtype([0], DType::I32), ..), &[f64::NAN]);
+    assert_eq!(grad(|x: Array| np::nanmedian(&x, 1).sum(..)).call(&x)?.shape(), [3, 0]);
+    Ok(())
+}
+
+#[test]
+fn quantiles_have_the_dtype_of_the_array() {
+    setup();
+    for quantile in [|x: &Array, q: &Array| np::quantile(x, q, ..), |x: &Array, q: &Array| np::nanquantile(x, q, ..)] {
+        for (dtype, expected) in [(DType::F16, DType::F16), (DType::Bf16, DType::Bf16), (DType::I32, DType::F32)] {
+            let median = quantile(&array([1.0f32, 2.0, 4.0]).astype(dtype), &array(0.5f32));
+            assert_eq!(median.dtype(), expected);
+            same(&median.astype(DType::F32), &[2.0]);
+        }
+        assert_eq!(quantile(&array([1.0f32, 2.0]), &array_of(0.5, DType::F64)).dtype(), DType::F32);
+    }
+}
+
 /// The hazard of the exponential distribution is constant.
 #[test]
 fn curvature_of_the_log_survival_of_gamma_is_zero_at_shape_one() -> Result<()> {

@@ -1,7 +1,7 @@
 //! Quantiles of elements that are not NaN.
 
 use super::statistics::{interpolate, lines, position_dtype};
-use super::{IntoAxes, checked_or_failed, convert, isnan, normalize_axes, to_inexact, to_strong_type};
+use super::{IntoAxes, checked_or_failed, convert, isnan, normalize_axes, over, to_inexact, to_strong_type};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::error::err;
@@ -9,7 +9,7 @@ use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 
-/// Returns the [`quantile`](super::quantile()) of the elements that are not NaN, or NaN where all elements are.
+/// Returns the [`quantile`](super::quantile()) of the elements that are not NaN, or NaN where there are none.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -19,7 +19,7 @@ use crate::ops::primitive::composite::composite1;
 /// ```
 ///
 /// # Errors
-/// The result carries an error for complex numbers, axes out of range, and without elements.
+/// The result carries an error for complex numbers, and axes out of range.
 #[track_caller]
 pub fn nanquantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Array {
     let (x, q) = (x.into_array(), q.into_array());
@@ -29,14 +29,13 @@ pub fn nanquantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) ->
             return Err(err!(Type, "nanquantile does not accept {} and {}", x.type_name(), q.type_name())
                 .help("complex numbers have no order, so pass `real(..)` or `abs(..)` of the array"));
         }
-        let (dtype, weak) = crate::dtype::promote((x.dtype(), x.weak_type()), (q.dtype(), q.weak_type()))?;
-        let dtype = to_inexact(dtype);
+        // As in JAX, the dtype of the result does not depend on `q`.
+        let (dtype, weak) = (to_inexact(x.dtype()), x.weak_type());
         let axes = normalize_axes(axes, x.ndim())?;
         let count = axes.iter().map(|&a| x.shape()[a]).product::<usize>();
-        if count == 0 {
-            return Err(err!(Value, "nanquantile of {} over axes {axes:?} has no elements", x.type_name())
-                .help("reduce over dimensions that have elements, or check the size before"));
-        }
+        // As in JAX, the quantile of no elements is NaN, as of elements that are all NaN. A sum has the sharding of the result.
+        let x =
+            if count == 0 { convert(&x, dtype, weak).sum(over(&*axes).keepdims(true)) + f64::NAN } else { x.clone() };
         let args = [convert(&x, dtype, weak), to_strong_type(&q, position_dtype(dtype, count))];
         composite1("nanquantile", axes.to_vec(), &args, |axes, args| {
             let (q, (batch, lines)) = (&args[1], lines(&args[0], axes));

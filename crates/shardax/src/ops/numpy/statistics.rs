@@ -95,8 +95,8 @@ pub fn quantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Ar
             return Err(err!(Type, "quantile does not accept {} and {}", x.type_name(), q.type_name())
                 .help("complex numbers have no order, so pass `real(..)` or `abs(..)` of the array"));
         }
-        let (dtype, weak) = crate::dtype::promote((x.dtype(), x.weak_type()), (q.dtype(), q.weak_type()))?;
-        let dtype = to_inexact(dtype);
+        // As in JAX, the dtype of the result does not depend on `q`.
+        let (dtype, weak) = (to_inexact(x.dtype()), x.weak_type());
         let axes = normalize_axes(axes, x.ndim())?;
         let count: usize = axes.iter().map(|&a| x.shape()[a]).product();
         if count == 0 {
