@@ -114,6 +114,7 @@ fn in_a_process_with_cpu_kernels() {
         assert_eq!(text.contains("shardax_dot"), is_fast, "XLA is as fast otherwise:\n{text}");
     }
     low_precision();
+    transposed_operands();
     complex_products();
     products_of_steps();
     // Batches of small matrices, in each layout.
@@ -178,6 +179,28 @@ fn has_bf16_instructions() -> bool {
     return is_x86_feature_detected!("avx512bf16");
     #[cfg(not(target_arch = "x86_64"))]
     false
+}
+
+/// Transposed operands are read in place, if they are batches of matrices in memory.
+fn transposed_operands() {
+    let product = jit(|a: Array, b: Array| a.t().matmul(b.t()));
+    for dtype in [DType::F32, DType::F64, DType::Bf16] {
+        let [a, b] = [whole::<f32>(&[100, 130], 1), whole::<f32>(&[90, 100], 2)].map(|x| x.astype(dtype));
+        let text = product.lower((&a, &b)).unwrap().as_text().to_string();
+        let (text_of_einsum, expected) = text_and_numbers("ji,kj->ik", &a, &b);
+        // The attributes of a call are the contracted dimensions of its operands.
+        let [call, call_of_einsum] = [&text, &text_of_einsum].map(|text| {
+            text.lines()
+                .find(|line| line.contains("\"shardax_dot"))
+                .and_then(|line| line.split("backend_config").nth(1))
+        });
+        assert!(call.is_some() && call == call_of_einsum, "{dtype}:\n{text}\n{text_of_einsum}");
+        assert_eq!(floats(&product.call((&a, &b)).unwrap()), expected, "{dtype}");
+    }
+    // The first one is in memory, and the second one has its batch between rows and columns.
+    let [a, b] = [whole::<f32>(&[3, 100, 130], 1), whole::<f32>(&[90, 3, 100], 2)];
+    let batches = jit(|a: Array, b: Array| a.mt().matmul(b.transpose([1, 2, 0])));
+    assert_eq!(floats(&batches.call((&a, &b)).unwrap()), text_and_numbers("bji,kbj->bik", &a, &b).1);
 }
 
 /// Products of int8 with sums in int32, and of bfloat16 with sums in float32: in each layout, in batches, of odd sizes.

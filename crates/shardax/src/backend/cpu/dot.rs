@@ -35,26 +35,32 @@ pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], outs: &
         return Ok(Some(vec![product]));
     }
     #[cfg(feature = "cpu-kernels")]
-    if let Some(product) = kernels::few_rows::lower(dot, cx, args, out) {
-        return Ok(Some(vec![product]));
-    }
-    #[cfg(feature = "cpu-kernels")]
-    if let Some(product) = kernels::low_precision::lower(dot, cx, args, out) {
+    if let Some(product) = by_kernels(dot, cx, args, out)? {
         return Ok(Some(vec![product]));
     }
     // A wider result is computed from widened operands: the plugin (xla-cpu-pjrt 0.0.1) is twice as fast that way.
     let args = widen(cx, args, dot.preferred);
-    #[cfg(feature = "cpu-kernels")]
-    if let Some(product) = kernels::matmul::lower(dot, cx, &args, out) {
-        return Ok(Some(vec![product]));
-    }
-    #[cfg(feature = "cpu-kernels")]
-    if let Some(product) = kernels::matmul::lower_complex(dot, cx, &args, out)? {
-        return Ok(Some(vec![product]));
-    }
     match dot_vector::lower(dot, cx, &args, out) {
         Some(product) => Ok(Some(vec![product])),
         None => dot.lower(cx, &args, outs).map(Some),
+    }
+}
+
+/// Calls a kernel in Rust, if one is worthwhile.
+#[cfg(feature = "cpu-kernels")]
+fn by_kernels(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Result<Option<Value>> {
+    let untransposed = kernels::matmul::without_transposes(dot, cx, args);
+    let (dot, args) = untransposed.as_ref().map_or((dot, args), |(dot, args)| (dot, args.as_slice()));
+    if let Some(product) = kernels::few_rows::lower(dot, cx, args, out) {
+        return Ok(Some(product));
+    }
+    if let Some(product) = kernels::low_precision::lower(dot, cx, args, out) {
+        return Ok(Some(product));
+    }
+    let args = widen(cx, args, dot.preferred);
+    match kernels::matmul::lower(dot, cx, &args, out) {
+        Some(product) => Ok(Some(product)),
+        None => kernels::matmul::lower_complex(dot, cx, &args, out),
     }
 }
 

@@ -5,6 +5,7 @@
 use shardax_cpu_kernels::{self as kernels, Float, MAX_SMALL_SIDE};
 use shardax_pjrt::ElementType;
 use shardax_pjrt::ffi::{Arg, CallFrame, Ret};
+use smallvec::SmallVec;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::{
@@ -138,14 +139,54 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
 /// Marks the transpose of a value that is the same in all iterations of a loop, such as the weights of a recurrent layer.
 struct InvariantTranspose;
 
-/// Marks the result of an operation if it is such a transpose.
+/// The origin of the transpose of another value.
+struct TransposeOf {
+    operand: Value,
+    permutation: SmallVec<[usize; 4]>,
+}
+
+/// Stores the origin of an operation's result if it is a transpose.
 pub(in crate::backend) fn follow(cx: &mut Lowering, primitive: &dyn Primitive, args: &[Value], values: &[Value]) {
-    if let ([x], &[value]) = (args, values)
-        && primitive.as_any().is::<Transpose>()
-        && cx.is_invariant(*x)
-    {
+    let ([x], &[value]) = (args, values) else { return };
+    let Some(transpose) = primitive.as_any().downcast_ref::<Transpose>() else { return };
+    if cx.is_invariant(*x) {
         cx.set_origin(value, InvariantTranspose);
+    } else if *x != value {
+        cx.set_origin(value, TransposeOf { operand: *x, permutation: transpose.permutation.clone() });
     }
+}
+
+/// Returns the same product of operands that are not transposed, because the kernels read both layouts in place, but a call's
+/// operands are written to memory. `None` if no operand is such a transpose.
+pub(crate) fn without_transposes(dot: &DotGeneral, cx: &Lowering, args: &[Value]) -> Option<(DotGeneral, [Value; 2])> {
+    let lhs = operand_of_transpose(cx, args[0], &dot.lhs_batch, &dot.lhs_contract);
+    let rhs = operand_of_transpose(cx, args[1], &dot.rhs_batch, &dot.rhs_contract);
+    if lhs.is_none() && rhs.is_none() {
+        return None;
+    }
+    let (mut dot, mut args) = (dot.clone(), [args[0], args[1]]);
+    if let Some((operand, batch, contract)) = lhs {
+        (args[0], dot.lhs_batch, dot.lhs_contract) = (operand, batch, contract);
+    }
+    if let Some((operand, batch, contract)) = rhs {
+        (args[1], dot.rhs_batch, dot.rhs_contract) = (operand, batch, contract);
+    }
+    Some((dot, args))
+}
+
+/// Returns the operand of a transpose, with its batch and contracted dimensions, if it is a batch of matrices in memory. The other
+/// dimensions must have the same order in both, since they determine the dimensions of the product.
+fn operand_of_transpose(
+    cx: &Lowering,
+    value: Value,
+    batch: &[usize],
+    contract: &[usize],
+) -> Option<(Value, SmallVec<[usize; 4]>, SmallVec<[usize; 4]>)> {
+    let TransposeOf { operand, permutation } = cx.origin(value)?;
+    let free = free(permutation.len(), contract, batch);
+    let [free, batch, contract] =
+        [&free, batch, contract].map(|dims| dims.iter().map(|&d| permutation[d]).collect::<SmallVec<[usize; 4]>>());
+    contracted_dim([&batch, &free, &contract]).map(|_| (*operand, batch, contract))
 }
 
 /// Transposes matrices that are the same in all iterations of a loop. XLA moves a call out of a loop, and its operands
