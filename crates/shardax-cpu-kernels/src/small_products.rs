@@ -27,6 +27,12 @@ impl<T: Copy> SmallMatrices<'_, T> {
         if self.is_transposed { [1, rows] } else { [columns, 1] }
     }
 
+    /// The elements of a matrix and of those after it.
+    #[inline(always)]
+    fn matrices_from(&self, index: usize) -> &[T] {
+        &self.data[index * self.sizes[0] * self.sizes[1]..]
+    }
+
     /// The elements of a matrix.
     #[inline(always)]
     fn matrix(&self, index: usize) -> &[T] {
@@ -74,22 +80,24 @@ impl<T: Float> WithSimd for Task<'_, T> {
 }
 
 impl<T: Float> Task<'_, T> {
-    /// Multiplies matrices of at most `W` columns, which are padded to `W` so that loops over them have a known length.
+    /// Multiplies matrices of at most `W` columns. `W` elements of a row are read and written where the arrays have as many, because
+    /// copying a known number of elements needs no call of `memcpy`: elements of the next row make sums that the next row overwrites.
     #[inline(always)]
     fn multiply<const W: usize>(self) {
         let Task { left, right, first, out } = self;
         let ([rows, depth], columns) = (left.sizes, right.sizes[1]);
         let ([row_stride, element_stride], [right_row, right_column]) = (left.strides(), right.strides());
         let mut padded = [[T::zero(); W]; MAX_SMALL_SIDE];
-        for (index, out) in out.chunks_exact_mut(rows * columns).enumerate() {
-            let (a, b) = (left.matrix(first + index), right.matrix(first + index));
+        for index in 0..out.len() / (rows * columns) {
+            let (a, b) = (left.matrix(first + index), right.matrices_from(first + index));
             for (k, padded) in padded[..depth].iter_mut().enumerate() {
-                match right.is_transposed {
-                    false => padded[..columns].copy_from_slice(&b[k * right_row..][..columns]),
-                    true => (0..columns).for_each(|j| padded[j] = b[k * right_row + j * right_column]),
+                match (right.is_transposed, b[k * right_row..].first_chunk::<W>()) {
+                    (false, Some(row)) => *padded = *row,
+                    (false, None) => padded[..columns].copy_from_slice(&b[k * right_row..][..columns]),
+                    (true, _) => (0..columns).for_each(|j| padded[j] = b[k * right_row + j * right_column]),
                 }
             }
-            for (i, out) in out.chunks_exact_mut(columns).enumerate() {
+            for i in 0..rows {
                 let mut sums = [T::zero(); W];
                 for (k, row) in padded[..depth].iter().enumerate() {
                     let factor = a[i * row_stride + k * element_stride];
@@ -97,10 +105,10 @@ impl<T: Float> Task<'_, T> {
                         *sum = *sum + factor * *element;
                     }
                 }
-                // Copying a known number of elements needs no call of `memcpy`.
-                match <&mut [T; W]>::try_from(&mut *out) {
-                    Ok(out) => *out = sums,
-                    Err(_) => out.copy_from_slice(&sums[..columns]),
+                let out = &mut out[(index * rows + i) * columns..];
+                match out.first_chunk_mut::<W>() {
+                    Some(out) => *out = sums,
+                    None => out[..columns].copy_from_slice(&sums[..columns]),
                 }
             }
         }
