@@ -18,6 +18,7 @@ use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_concrete};
 use crate::runtime::concrete_inputs::WholeArrays;
 use crate::runtime::device_put::{committed_sharding, return_to};
 use crate::runtime::implicit_jit;
+use crate::scope;
 
 /// The dtypes allowed for arguments and results.
 #[derive(Clone, Copy, Debug, Default, Hash)]
@@ -231,7 +232,11 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
         }
     }
     let (traced, out_def) = trace_concrete(Rc::new(WholeArrays(flat.leaves.to_vec())), &flat.def, &avals, f)?;
-    let out_avals = traced.program.out_avals();
+    // Each derivative computes parts of the function again, so without merging equal equations a derivative of order n has
+    // a number of equations that grows exponentially with n.
+    let is_nested = traced.program.eqns.iter().any(|eqn| eqn.scope.parts().contains(&scope::Part::Transform("jvp")));
+    let program = if is_nested { traced.program.simplified() } else { traced.program };
+    let out_avals = program.out_avals();
     check_scalar(&out_avals, &out_def, options)?;
 
     let varied: Vec<bool> =
@@ -240,7 +245,7 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
     let primals: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
     let nonzero: Vec<bool> = std::iter::repeat_n(false, traced.captures.len()).chain(varied.iter().copied()).collect();
     // Captured arrays are constants of the derivative.
-    let (outs, linear) = ad::linearize(&traced.program, &primals, &nonzero)?;
+    let (outs, linear) = ad::linearize(&program, &primals, &nonzero)?;
     // Only the scalar has a cotangent; auxiliary results have none.
     let mut cts: Tangents = vec![None; outs.len()];
     let out = out_avals[0].clone().strip_weak_type();

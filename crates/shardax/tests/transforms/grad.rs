@@ -107,3 +107,20 @@ fn transposes_of_linear_functions() -> Result<()> {
     assert_eq!(error.kind(), ErrorKind::Type);
     Ok(())
 }
+
+/// Each derivative computes parts of the function again; these are merged, since their number would double with each order.
+#[test]
+fn derivatives_of_high_order_are_programs_of_few_equations() -> Result<()> {
+    setup();
+    fn derivative(order: usize, x: Array) -> Result<Array> {
+        if order == 0 {
+            return Ok(x.sin());
+        }
+        grad(move |x: Array| derivative(order - 1, x)).call(x)
+    }
+    let fortieth = |x: Array| derivative(40, x);
+    let lines = make_program(fortieth, array(0.7f32))?.to_string().lines().count();
+    assert!(lines < 200, "{lines} lines");
+    close(&fortieth(array(0.7f32))?, &array(0.7f32).sin());
+    Ok(())
+}
