@@ -22,6 +22,11 @@ fn default_dtype_of_programs_is_not_that_of_the_library() -> Result<()> {
         assert!((x.item::<f64>()? - 1.0 / 3.0).abs() < 1e-16, "{x}");
     }
 
+    // No integer type holds both, so the result is a plain number's.
+    let sum = array([1i16]) + array([u64::MAX]);
+    assert_eq!(sum.dtype(), DType::F64, "{sum}");
+    assert_eq!((sum * ones(1).astype(DType::F32)).dtype(), DType::F32);
+
     let rngs = &mut Rngs::new(0);
     let layers = tree::leaves(&(
         Linear::new(2, 3, rngs),

@@ -1,6 +1,7 @@
 //! JAX's promotion between dtypes.
 
 use super::{Category, DType};
+use crate::default_dtype;
 use crate::error::{Result, err};
 
 /// Returns the dtype of the result of an operation on `a` and `b`, and `true` if it is weak. It follows JAX's promotion
@@ -108,7 +109,7 @@ fn promote_strong(a: DType, b: DType) -> (DType, bool) {
         (Bool | Float0, other) => other,
         // No integer type holds both uint64 and a signed type, so the result is a weak float, as for an integer with a
         // plain float.
-        (U64, I8 | I16 | I32 | I64) => return (F32, true),
+        (U64, I8 | I16 | I32 | I64) => return (default_dtype::for_number(F32), true),
         // An unsigned type with a signed type: the smallest signed type that holds both.
         (U8 | U16 | U32, I8 | I16 | I32 | I64) => {
             let wide = match a {
