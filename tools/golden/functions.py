@@ -645,7 +645,12 @@ def log_beta_slopes(sign):
 
 
 def log_gamma_slopes(sign):
-    return lambda a, x, y: log_slopes(mp.exp(log_gamma_density(x, a)), (a - 1) / x - 1, y, sign)
+    def slopes(a, x, y):
+        # The rate of the exponential distribution is constant: a difference of rates would be a number of rounded digits.
+        if a == 1 and sign < 0:
+            return mpf(-1), mpf(0)
+        return log_slopes(mp.exp(log_gamma_density(x, a)), (a - 1) / x - 1, y, sign)
+    return slopes
 
 
 BETA_GRID = [(a, b, x) for a, b, x in triples(SHAPES[1:-1:2], SHAPES[:-1:2], [1e-10, 1e-3, 0.0625, 0.3, 0.7, 0.9, 0.9990234375])
