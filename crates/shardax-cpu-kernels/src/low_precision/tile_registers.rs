@@ -81,8 +81,8 @@ pub(super) struct Bf16Tiles(TileRegisters);
 #[derive(Clone, Copy)]
 pub(super) struct Int8Tiles(TileRegisters);
 
-/// Multiplies steps by this instruction. Each register has 16 rows of 64 bytes; rows of the left operand's steps are contiguous, and
-/// rows of the right operand's steps and of sums are those of two registers.
+/// Multiplies steps by this instruction. Each register has 16 rows of 64 bytes. A row of the left operand's steps fills one register's
+/// row, and a row of the right operand's steps and of the sums fills the rows of two registers.
 macro_rules! multiply_steps {
     ($instruction:literal, $left:expr, $right:expr, $sums:expr) => {{
         const LEFT_HALF: usize = STEP / 2 * 4;

@@ -77,7 +77,9 @@ pub(super) fn scan_chunks(state: Array, inputs: [Array; 5]) -> Result<(Array, Ar
 /// The exponentials are not factors of both sides, because they could overflow separately. They have a number for each pair of
 /// positions and each feature, so they are computed for one chunk at a time, and again for the gradient.
 fn decayed_products(query: &Array, key: &Array, log_decay: &Array) -> Result<(Array, Array)> {
-    let step = |_: (), inputs: [Array; 3]| Ok(((), checkpoint(products_of_chunk).call(inputs)?));
+    fn step(_: (), inputs: [Array; 3]) -> Result<((), (Array, Array))> {
+        Ok(((), checkpoint(products_of_chunk).call(inputs)?))
+    }
     let ((), products) = scan(step, (), [query, key, log_decay].map(Array::clone))?;
     Ok(products)
 }
@@ -90,8 +92,8 @@ fn products_of_chunk([query, key, log_decay]: [Array; 3]) -> (Array, Array) {
     // As in `decay_between`, pairs in the other order could overflow.
     let decay = where_(&is_past, where_(&is_past, differences, 0.0).exp(), 0.0);
     let decayed = key.expand_dims(-3) * decay;
-    let product = |left: &Array| (left.expand_dims(-2) * &decayed).sum(-1);
-    (product(&query), product(&key))
+    let [scores, products] = [query, key].map(|left| (left.expand_dims(-2) * &decayed).sum(-1));
+    (scores, products)
 }
 
 /// Returns the decay between all positions of a chunk, `[..., positions, positions]`. `log_decay` has the logarithms of the

@@ -440,9 +440,10 @@ impl Vit {
         if x.check().is_err() {
             return x;
         }
-        let found = self.angles(&images).transpose().and_then(|angles| Ok((angles, self.distances_of(&images)?)));
-        let (angles, distances) = match found {
-            Ok(found) => found,
+        let angles_and_distances =
+            self.angles(&images).transpose().and_then(|angles| Ok((angles, self.distances_of(&images)?)));
+        let (angles, distances) = match angles_and_distances {
+            Ok(both) => both,
             Err(error) => return Array::from_error(error, &x),
         };
         // All blocks share these scores, so they are computed once.

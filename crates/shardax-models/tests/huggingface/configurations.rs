@@ -311,14 +311,16 @@ fn published_configurations_load_or_say_why() -> Result<()> {
     Ok(())
 }
 
+/// Returns which layers of GLM-5 share the choice of positions, by a configuration of five layers with these fields.
+fn shared(text: &str) -> Result<Vec<bool>> {
+    let config = format!(r#"{{"model_type": "glm_moe_dsa", "num_hidden_layers": 5, {text}}}"#);
+    let (decoder, _) = Decoder::read(&Config::from_json(&config)?)?;
+    Ok(decoder.latent.and_then(|latent| latent.sparse).map_or(Vec::new(), |sparse| sparse.shared))
+}
+
 /// The layers of GLM-5 that share the choice of positions are a list, a pattern of letters, or follow from a distance.
 #[test]
 fn layers_that_share_positions_have_three_forms() -> Result<()> {
-    let shared = |text: &str| {
-        let config = format!(r#"{{"model_type": "glm_moe_dsa", "num_hidden_layers": 5, {text}}}"#);
-        let (decoder, _) = Decoder::read(&Config::from_json(&config)?)?;
-        Ok::<_, Error>(decoder.latent.and_then(|latent| latent.sparse).map_or(Vec::new(), |sparse| sparse.shared))
-    };
     let expected = [false, false, true, true, false];
     assert_eq!(shared(r#""indexer_types": ["full", "full", "shared", "shared", "full"]"#)?, expected);
     assert_eq!(shared(r#""index_topk_pattern": "FFSSF""#)?, expected);

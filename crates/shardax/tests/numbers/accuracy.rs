@@ -217,3 +217,18 @@ fn bessel_functions_do_not_overflow() -> Result<()> {
     assert!(shardax::numpy::allclose(&slopes, array(expected), 2e-6, 5e-7)?, "{slopes:?}");
     Ok(())
 }
+
+/// The hazard of the exponential distribution is constant.
+#[test]
+fn curvature_of_the_log_survival_of_gamma_is_zero_at_shape_one() -> Result<()> {
+    setup();
+    fn log_survival(x: Array) -> Array {
+        shardax::scipy::stats::gamma::logsf(&x, 1.0, 0.0, 1.0)
+    }
+    fn curvature(x: Array) -> Result<Array> {
+        grad(|x: Array| grad(log_survival).call(x)).call(x)
+    }
+    let x = array_of([1e-300, 1e-10, 0.3, 0.999, 1.0, 1.5, 40.0, 1e300], DType::F64);
+    assert_eq!(vmap(curvature).call(&x)?.to_vec::<f64>()?, [0.0; 8]);
+    Ok(())
+}

@@ -21,6 +21,7 @@ mod over;
 mod positions;
 mod precision;
 mod products;
+mod quantiles;
 mod science;
 mod sets;
 mod sharded;

@@ -107,19 +107,19 @@ fn shared_layers(fields: &Fields) -> Result<Vec<bool>> {
         }
         (None, Some(other)) => return Err(fields.error(format!("`index_topk_pattern` is {other}"))),
         (None, None) => {
-            let place = |layer: usize| (layer as f64 - first + 1.0).max(0.0);
-            return Ok((0..layers).map(|layer| place(layer) % interval.max(1.0) != 0.0).collect());
+            let places = (0..layers).map(|layer| (layer as f64 - first + 1.0).max(0.0));
+            return Ok(places.map(|place| place % interval.max(1.0) != 0.0).collect());
         }
     };
     if listed.len() != layers {
         return Err(fields.error(format!("the list of indexers has {} entries for {layers} layers", listed.len())));
     }
-    let is_shared = |entry: &str| match entry {
+    let shared = listed.into_iter().map(|entry| match entry {
         "full" | "F" => Ok(false),
         "shared" | "S" => Ok(true),
         other => Err(fields.error(format!("the indexer {other:?} is not supported"))),
-    };
-    listed.into_iter().map(is_shared).collect()
+    });
+    shared.collect()
 }
 
 /// Returns the names of the arrays of latent attention and of the experts.

@@ -319,10 +319,9 @@ pub(super) fn olmo(fields: &Fields, _: &str) -> Read {
     };
     // The numbers that new weights are drawn from.
     fields.skip(&["linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor"]);
-    let place = |is_linear: &bool| if *is_linear { NormPlace::Inputs } else { NormPlace::Outputs };
     let mut config = DecoderConfig {
         biases: attention_biases(fields)?,
-        norm_places: delta.layers.iter().map(place).collect(),
+        norm_places: delta.layers.iter().map(norm_place).collect(),
         qk_norm: QkNorm::AllHeads,
         delta: Some(delta),
         ..sized
@@ -332,6 +331,11 @@ pub(super) fn olmo(fields: &Fields, _: &str) -> Read {
         config.without_rope = vec![true; layers];
     }
     Ok((config, olmo_keys().and(llama_keys())))
+}
+
+/// The place of the norms of a layer of OLMo Hybrid.
+fn norm_place(is_linear: &bool) -> NormPlace {
+    if *is_linear { NormPlace::Inputs } else { NormPlace::Outputs }
 }
 
 /// Returns `true` if the base of rotary positions is null, which means in this class that there are no positions. The object

@@ -1,0 +1,51 @@
+//! Quantiles of nothing, of infinities, and of every dtype.
+
+use shardax::numpy as np;
+use shardax::prelude::*;
+
+use super::common::quick::setup;
+use super::edges::same;
+
+/// JAX 0.12 has these NaNs.
+#[test]
+fn quantiles_without_nan_of_no_elements_are_nan() -> Result<()> {
+    setup();
+    let x = zeros([3, 0]);
+    same(&np::nanmedian(&x, ..), &[f64::NAN]);
+    same(&np::nanmedian(&x, 1), &[f64::NAN; 3]);
+    let quantiles = np::nanquantile(&x, array([0.1f32, 0.9]), 1);
+    assert_eq!((quantiles.shape(), quantiles.dtype()), ([2, 3].as_slice(), DType::F32));
+    same(&quantiles, &[f64::NAN; 6]);
+    same(&jit(|x: Array| np::nanmedian(&x, 1)).call(&x)?, &[f64::NAN; 3]);
+    assert_eq!(np::nanmedian(&x, 0).shape(), [0]);
+    same(&np::nanmedian(zeros_dtype([0], DType::I32), ..), &[f64::NAN]);
+    assert_eq!(grad(|x: Array| np::nanmedian(&x, 1).sum(..)).call(&x)?.shape(), [3, 0]);
+    Ok(())
+}
+
+#[test]
+fn quantiles_have_the_dtype_of_the_array() {
+    setup();
+    for quantile in [|x: &Array, q: &Array| np::quantile(x, q, ..), |x: &Array, q: &Array| np::nanquantile(x, q, ..)] {
+        for (dtype, expected) in [(DType::F16, DType::F16), (DType::Bf16, DType::Bf16), (DType::I32, DType::F32)] {
+            let median = quantile(&array([1.0f32, 2.0, 4.0]).astype(dtype), &array(0.5f32));
+            assert_eq!(median.dtype(), expected);
+            same(&median.astype(DType::F32), &[2.0]);
+        }
+        assert_eq!(quantile(&array([1.0f32, 2.0]), &array_of(0.5, DType::F64)).dtype(), DType::F32);
+    }
+}
+
+/// Infinity times 0 is NaN, so a quantile at the position of an element must not interpolate. `quantile` of JAX 0.12
+/// returns NaN.
+#[test]
+fn quantiles_at_an_infinite_element_are_infinite() {
+    setup();
+    let x = array([f32::INFINITY, 1.0, f32::INFINITY, f32::NEG_INFINITY, f32::INFINITY]);
+    same(
+        &np::quantile(&x, array([0.0f32, 0.25, 0.5, 1.0]), ..),
+        &[f64::NEG_INFINITY, 1.0, f64::INFINITY, f64::INFINITY],
+    );
+    same(&np::median(&x, ..), &[f64::INFINITY]);
+    same(&np::nanmedian(array([f32::NAN, f32::INFINITY, f32::INFINITY, 2.0]), ..), &[f64::INFINITY]);
+}
