@@ -140,6 +140,9 @@ LAYERED = {**KV, "head_dim": 8, "num_hidden_layers": 4, "sliding_window": 4, "nu
            "layer_types": ["sliding_attention", "full_attention"] * 2}
 
 # The folder, the class, and fields in addition to the fields of DECODER.
+SMALL_NEMOTRON = {**KV, "head_dim": 8, "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
+                  "ssm_state_size": 6, "mamba_num_heads": 4, "mamba_head_dim": 6, "n_groups": 2, "n_routed_experts": 4,
+                  "moe_intermediate_size": 12, "moe_shared_expert_intermediate_size": 10, "routed_scaling_factor": 1.5}
 FAMILIES = [
     ("linear", "Llama", {"rope_scaling": {"rope_type": "linear", "factor": 3.0}}),
     ("dynamic", "Llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 3.0}, "max_position_embeddings": 6}),
@@ -223,9 +226,7 @@ FAMILIES = [
     ("bamba", "Bamba", {**KV, **SMALL_SPACE, "attn_layer_indices": [1], "tie_word_embeddings": True, "mamba_conv_bias": False}),
     ("granite4_hybrid", "GraniteMoeHybrid", {**KV, **GRANITE, **SMALL_SPACE, "num_local_experts": 4, "shared_intermediate_size": 20,
                                              "layer_types": ["linear_attention", "full_attention"]}),
-    ("nemotron_h", "NemotronH", {**KV, "head_dim": 8, "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
-                                 "ssm_state_size": 6, "mamba_num_heads": 4, "mamba_head_dim": 6, "n_groups": 2, "n_routed_experts": 4,
-                                 "moe_intermediate_size": 12, "moe_shared_expert_intermediate_size": 10, "routed_scaling_factor": 1.5}),
+    ("nemotron_h", "NemotronH", SMALL_NEMOTRON),
     ("falcon_h1", "FalconH1", {**KV, **SMALL_SPACE, **FALCON, "mamba_d_ssm": 24, "mamba_d_head": 6}),
     # The norm of the state space.
     ("falcon_h1_norm", "FalconH1", {**KV, **SMALL_SPACE, "mamba_d_ssm": 32, "mamba_rms_norm": True, "projectors_bias": True}),
@@ -248,9 +249,12 @@ FAMILIES = [
     # Values have fewer features than keys, and layers with a window have more key heads, and sinks.
     ("mimo_v2_flash", "MiMoV2Flash", {**SMALL_EXPERTS, "num_key_value_heads": 1, "head_dim": 12, "v_head_dim": 6, "n_routed_experts": 8,
                                       "n_group": 4, "topk_group": 2, "sliding_window": 4, "num_hidden_layers": 3}),
-    # Rates of writing up to 2, and different places of norms. transformers needs equal sizes of keys and values to save it.
+    # Rates of writing up to 2, and different places of norms.
     ("olmo_hybrid", "OlmoHybrid", {**KV, "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
                                    "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 3}),
+    # transformers divides the channels of queries, keys and values into three arrays of other sizes.
+    ("olmo_hybrid_split", "OlmoHybrid", {**KV, "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
+                                         "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 5}),
     ("olmo_hybrid_plain", "OlmoHybrid", {"rope_parameters": {"rope_theta": None}, "linear_allow_neg_eigval": False, "linear_key_head_dim": 4,
                                          "linear_value_head_dim": 4, "attention_bias": True}),
     ("lfm2_moe", "Lfm2Moe", {**KV, "layer_types": ["conv", "full_attention"], "num_dense_layers": 1, "moe_intermediate_size": 12, "num_experts": 4,
@@ -369,6 +373,7 @@ SIGLIP = {"model_type": "siglip_vision_model", **SMALL_TOWER}
 SAM = {"hidden_size": 16, "output_channels": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 64, "patch_size": 16,
        "mlp_dim": 16, "window_size": 2, "global_attn_indexes": [0]}
 SOUND = {"d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 16}
+QFORMER = {**SMALL_TOWER, "encoder_hidden_size": 16, "vocab_size": 8, "max_position_embeddings": 8}
 GLM = {**TEXT, "rope_scaling": {"type": "default", "mrope_section": [1, 1, 0]}}
 GLM_TOWER = {"depth": 1, "hidden_size": 16, "num_heads": 2, "image_size": 8, "patch_size": 4, "out_hidden_size": 16, "intermediate_size": 16}
 LINEAR = {"layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2, "linear_num_value_heads": 4,
@@ -509,6 +514,24 @@ TEXTS = {
     "aria": {"image_token_index": 30, "projector_patch_to_query_dict": {"4": 2},
              "text_config": {**TEXT, "model_type": "aria_text", "intermediate_size": 12, "moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 2},
              "vision_config": {"model_type": "idefics3_vision", **SMALL_TOWER}},
+    "blip_2": {"model_type": "blip-2", "num_query_tokens": 2, "image_token_index": 30, "image_text_hidden_size": 16,
+               "text_config": {**{key: size for key, size in DECODER.items() if key != "intermediate_size"}, "model_type": "opt", "ffn_dim": 24,
+                               "word_embed_proj_dim": 16},
+               "vision_config": SMALL_TOWER, "qformer_config": {**QFORMER}},
+    "granite4_vision": {"image_token_index": 30, "image_grid_pinpoints": [[8, 8]], "deepstack_layer_map": [[0, 0]], "downsample_rate": "1/2",
+                        "text_config": {**TEXT, **GRANITE, "model_type": "granite"}, "vision_config": {**SIGLIP, "hidden_size": 128},
+                        "qformer_config": {**QFORMER, "hidden_size": 128, "encoder_hidden_size": 128, "model_type": "blip_2_qformer"}},
+    # transformers needs another package for the images of these types, so only the text is made.
+    "fast_vlm": {"image_token_index": 30, "text_config": {**TEXT, "model_type": "qwen2"}, "vision_config": {"model_type": "timm_wrapper"}},
+    "perception_lm": {"image_token_id": 30, "vision_use_cls_token": False, "text_config": {**TEXT, "model_type": "llama"},
+                      "vision_config": {"model_type": "timm_wrapper"}},
+    "ernie4_5_vl_moe": {**IMAGES, "image_start_token_id": 28, "image_end_token_id": 29, "video_start_token_id": 28, "video_end_token_id": 29,
+                        "text_config": {**TEXT, "hidden_size": 32, "moe_intermediate_size": [12, 6], "moe_num_experts": 4, "moe_k": 2,
+                                        "rope_parameters": {"rope_theta": 5000.0, "mrope_section": [1, 1, 2]}},
+                        "vision_config": {**TOWER, "intermediate_size": 16, "patch_size": 4}},
+    "nemotron_h_omni": {"image_token_id": 30, "projector_hidden_size": 16, "vision_hidden_size": 16,
+                        "text_config": {**{k: v for k, v in DECODER.items() if k != "num_hidden_layers"}, **SMALL_NEMOTRON, "model_type": "nemotron_h"},
+                        "vision_config": {"model_type": "radio", **SMALL_TOWER, "video_temporal_patch_size": 2}, "audio_config": None},
     "hunyuan_alpha": {**TEXT, "model_type": "hunyuan_v1_dense", "head_dim": 8,
                       "rope_scaling": {"type": "dynamic", "alpha": 10.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
                                        "mscale_all_dim": 1.0}},
@@ -517,7 +540,7 @@ TEXTS = {
 
 # The starts of names of arrays for images and sounds.
 IMAGE_ARRAYS = re.compile(r"^(model\.)?(vision|visual|vit\.|image|audio|aligner|projector|connector|vqmodel|generation|merger|mlp_AR|mlp1|high_res|"
-                          r"mm_projector|multi_modal_projector|embed_vision|embed_audio|blocks|patch_embed|pos_embed)")
+                          r"qformer|query_tokens|language_projection|resampler|layerwise|spatial|mm_projector|multi_modal_projector|embed_vision|embed_audio|blocks|patch_embed|pos_embed)")
 
 
 def remove_images(folder):
@@ -532,6 +555,19 @@ def remove_images(folder):
     save_file(kept, path, {"format": "pt"})
 
 
+def only_text(name, fields, text):
+    """Saves the decoder of a model of text and images with the names that it has there."""
+    config = transformers.AutoConfig.for_model(**fields)
+    config._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    randomize(model)
+    save(name, model, {"input_ids": torch.randint(0, 28, (2, 9))})
+    arrays = load_file(OUT / name / "model.safetensors")
+    arrays = {re.sub(r"^model\.", "model.language_model.", key): array for key, array in arrays.items()}
+    save_file({**arrays, "model.multi_modal_projector.linear_1.bias": torch.ones(2)}, OUT / name / "model.safetensors", {"format": "pt"})
+    (OUT / name / "config.json").write_text(text)
+
+
 def texts(names):
     """Saves models of text and images with the logits of a text, and configurations that transformers writes otherwise."""
     for name, fields in TEXTS.items():
@@ -542,13 +578,20 @@ def texts(names):
         folder.mkdir(exist_ok=True)
         text = json.dumps({"model_type": name, **fields}, indent=2) + "\n"
         (folder / "config.json").write_text(text)
+        if fields.get("vision_config", {}).get("model_type") == "timm_wrapper":
+            only_text(name, fields["text_config"], text)
+            continue
         config = transformers.AutoConfig.from_pretrained(folder)
         config._attn_implementation = "eager"
         is_wrapper = "vision_config" in fields or "text_config" in fields
         kind = transformers.AutoModelForImageTextToText if is_wrapper else transformers.AutoModelForCausalLM
         model = kind.from_config(config)
         randomize(model)
-        save(name, model, {"input_ids": torch.randint(0, 28, (2, 9))})
+        inputs = {"input_ids": torch.randint(0, 28, (2, 9))}
+        if name == "blip_2":
+            # The entire model needs an image.
+            model.forward = model.language_model.forward
+        save(name, model, inputs)
         (folder / "config.json").write_text(text)
         if is_wrapper:
             remove_images(folder)
@@ -644,10 +687,41 @@ def encoder_families(names):
     for name, source in [("sentence", "bert_model"), ("sentence_modern", "modernbert_model"), ("sentence_gemma", "gemma3_encoder")]:
         if not names or name in names:
             sentence_encoder(OUT / source, OUT / name)
+    cross_encoders(names)
     # Only the folder of the sentence encoder is read.
     shutil.rmtree(OUT / "gemma3_encoder", ignore_errors=True)
     if not names or "sentence_last" in names:
         sentence_decoder(OUT / "sentence_last")
+
+
+# The folder, the class, the sizes, and the fields that sentence-transformers adds with the activation function.
+CROSS_ENCODERS = [
+    ("cross_encoder", "BertForSequenceClassification", {**ENCODER, **SIZES, "num_labels": 1}, {}, torch.sigmoid),
+    ("cross_encoder_plain", "ModernBertForSequenceClassification", {**ENCODER, **MODERN, "num_labels": 1},
+     {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity", "version": "5.0.0"}}, torch.nn.Identity()),
+    ("cross_encoder_decoder", "Qwen3ForSequenceClassification", {**DECODER, **KV, "head_dim": 8, "num_labels": 1, "pad_token_id": 1},
+     {"sbert_ce_default_activation_function": "torch.nn.modules.activation.Tanh"}, torch.tanh),
+]
+
+
+def cross_encoders(names):
+    """Saves models that score pairs of texts, with logits and scores."""
+    for name, kind, sizes, more, function in CROSS_ENCODERS:
+        if names and name not in names:
+            continue
+        torch.manual_seed(6)
+        model = getattr(transformers, kind)
+        model = model(model.config_class(**sizes))
+        randomize(model)
+        getattr(model, "classifier", getattr(model, "score", None)).weight.data.mul_(10)
+        mask = torch.tensor([[1] * 7, [1] * 4 + [0] * 3])
+        tokens = torch.randint(3, VOCABULARY, (2, 7)).where(mask.bool(), 1)
+        inputs = {"input_ids": tokens, "attention_mask": mask}
+        with torch.no_grad():
+            scores = function(model(**inputs).logits)
+        save(name, model, inputs, {"scores": scores})
+        path = OUT / name / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **more}, indent=2) + "\n")
 
 
 def sentence_encoder(source, folder):

@@ -81,6 +81,38 @@ def deit(name, kind, **options):
     written(name, model, {"pixel_values": images, "logits": output.logits if "logits" in output else output.last_hidden_state})
 
 
+def staged(name, kind, size=16, **options):
+    """A model whose stages have different sizes, with images of two sizes."""
+    labels = {i: str(i) for i in range(5)}
+    config = getattr(transformers, kind.split("For")[0].removesuffix("Model") + "Config")
+    model = getattr(transformers, kind)(config(id2label=labels, label2id={v: k for k, v in labels.items()}, **options))
+    randomize(model)
+    for buffer_name, buffer in model.named_buffers():
+        if buffer_name.endswith("running_mean"):
+            buffer.copy_(torch.randn_like(buffer) * 0.3)
+        if buffer_name.endswith("running_var"):
+            buffer.copy_(torch.rand_like(buffer) + 0.5)
+    if hasattr(model, "classifier"):
+        model.classifier.weight.data.mul_(20) if hasattr(model.classifier, "weight") else model.classifier[1].weight.data.mul_(20)
+    arrays = {}
+    for number, (rows, columns) in enumerate([(size, size), (size + 6, size + 3)]):
+        if number and options.get("use_absolute_embeddings"):
+            break
+        images = torch.randn(2, 3, rows, columns)
+        with torch.no_grad():
+            output = model(images)
+        if "logits" in output:
+            # The classes of pixels come before their rows.
+            arrays[f"logits_{number}"] = output.logits.permute(0, 2, 3, 1) if output.logits.dim() == 4 else output.logits
+        else:
+            x = output.last_hidden_state
+            # Swin returns the rows and columns as one dimension.
+            rows = -(-rows // options.get("patch_size", 1) // 2)
+            arrays[f"logits_{number}"] = x.permute(0, 2, 3, 1) if x.dim() == 4 else x.unflatten(1, (rows, -1))
+        arrays[f"pixel_values_{number}"] = images
+    written(name, model, arrays)
+
+
 def greedy(model, inputs, start, length):
     """The likeliest tokens after the first one."""
     tokens = torch.full((len(next(iter(inputs.values()))), 1), start)
@@ -200,6 +232,8 @@ def mel():
     written("mel", None, arrays)
 
 
+SEGFORMER = {"num_encoder_blocks": 2, "hidden_sizes": [4, 8], "depths": [1, 2], "sr_ratios": [2, 1], "num_attention_heads": [2, 4],
+             "patch_sizes": [7, 3], "strides": [4, 2], "mlp_ratios": [2, 3]}
 CASES = {
     "clip": clip,
     "clip_largest": lambda: clip("clip_largest", end=2),
@@ -220,6 +254,23 @@ CASES = {
                                use_mean_pooling=False, use_mask_token=True, layer_scale_init_value=0.0),
     "data2vec_vision": lambda: deit("data2vec_vision", "Data2VecVisionForImageClassification", use_relative_position_bias=True,
                                     use_shared_relative_position_bias=True, use_mean_pooling=False),
+    # With three convolutions in each block, or two.
+    "resnet": lambda: staged("resnet", "ResNetForImageClassification", size=32, embedding_size=6, hidden_sizes=[8, 16], depths=[1, 2],
+                             hidden_act="gelu", downsample_in_bottleneck=True),
+    "resnet_model": lambda: staged("resnet_model", "ResNetModel", size=32, embedding_size=6, hidden_sizes=[6, 10], depths=[2, 1],
+                                   layer_type="basic", downsample_in_first_stage=True),
+    "convnext": lambda: staged("convnext", "ConvNextForImageClassification", hidden_sizes=[6, 10], depths=[1, 2], num_stages=2,
+                               layer_scale_init_value=0.5),
+    "convnext_model": lambda: staged("convnext_model", "ConvNextModel", hidden_sizes=[6, 10], depths=[1, 1], num_stages=2,
+                                     layer_scale_init_value=0.0),
+    "convnextv2": lambda: staged("convnextv2", "ConvNextV2ForImageClassification", hidden_sizes=[6, 10], depths=[1, 2], num_stages=2),
+    "segformer": lambda: staged("segformer", "SegformerForImageClassification", size=32, **SEGFORMER, reshape_last_stage=False),
+    "segformer_pixels": lambda: staged("segformer_pixels", "SegformerForSemanticSegmentation", size=32, **SEGFORMER, decoder_hidden_size=6),
+    # Images whose patches do not fill all windows, and windows of the size of an image.
+    "swin": lambda: staged("swin", "SwinForImageClassification", size=16, image_size=16, patch_size=2, embed_dim=8, depths=[2, 2],
+                           num_heads=[2, 4], window_size=3),
+    "swin_model": lambda: staged("swin_model", "SwinModel", size=16, image_size=16, patch_size=2, embed_dim=8, depths=[2, 2],
+                                 num_heads=[2, 2], window_size=4, qkv_bias=False, use_absolute_embeddings=True, mlp_ratio=2.5),
     "ijepa": lambda: deit("ijepa", "IJepaModel"),
     "t5": t5,
     "t5_gated": lambda: t5("t5_gated", tied=False, feed_forward_proj="gated-gelu"),
@@ -227,6 +278,9 @@ CASES = {
     "umt5": lambda: t5("umt5", tied=False, kind="UMT5"),
     "bart": lambda: pair("bart", "Bart", scale_embedding=True),
     "mbart": lambda: pair("mbart", "MBart"),
+    "blenderbot": lambda: pair("blenderbot", "Blenderbot", scale_embedding=True),
+    "plbart": lambda: pair("plbart", "PLBart"),
+    "mvp": lambda: pair("mvp", "Mvp"),
     "marian": lambda: pair("marian", "Marian", pad_token_id=32, decoder_start_token_id=32, scale_embedding=True, activation_function="swish"),
     "pegasus": lambda: pair("pegasus", "Pegasus", scale_embedding=True),
     "m2m_100": lambda: pair("m2m_100", "M2M100", scale_embedding=True),

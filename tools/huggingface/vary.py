@@ -16,9 +16,11 @@ import sys
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+from transformers import (AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForMaskedLM,
+                          AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoModelForZeroShotImageClassification)
 
 from defaults import defaults
+from towers import SEGFORMER
 from generate import DISTANCES, DISTILLED, FAMILIES, DECODER, GPT, KV, MODERN, SIZES, VOCABULARY, randomize, sizes_of
 
 transformers.logging.set_verbosity_error()
@@ -43,6 +45,14 @@ PAIR = {**TEXTS, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encod
         "encoder_ffn_dim": 24, "decoder_ffn_dim": 20, "max_position_embeddings": 24}
 T5 = {**TEXTS, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_heads": 4, "relative_attention_num_buckets": 8,
       "relative_attention_max_distance": 10}
+# Published files of image classes name their labels.
+LABELS = {"id2label": {str(i): f"label {i}" for i in range(5)}, "label2id": {f"label {i}": i for i in range(5)}}
+IMAGES = {"image_size": 8, "patch_size": 4, **SIZES, **LABELS}
+STAGES = {**LABELS, "hidden_sizes": [8, 12], "depths": [1, 2]}
+SOUND = {**TEXTS, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 2,
+         "encoder_ffn_dim": 24, "decoder_ffn_dim": 20, "num_mel_bins": 8, "max_source_positions": 10, "max_target_positions": 16,
+         "decoder_start_token_id": 3, "bos_token_id": 0, "eos_token_id": 1}
+DINO = {name: value for name, value in IMAGES.items() if name != "intermediate_size"}
 # Types that are no decoders, and their classes.
 OTHERS = {
     AutoModelForMaskedLM: {
@@ -59,10 +69,31 @@ OTHERS = {
     },
     AutoModelForSeq2SeqLM: {
         **{kind: T5 for kind in ["t5", "mt5", "umt5"]},
-        **{kind: PAIR for kind in ["bart", "mbart", "marian", "pegasus", "m2m_100"]},
+        **{kind: PAIR for kind in ["bart", "mbart", "marian", "pegasus", "m2m_100", "blenderbot", "plbart", "mvp"]},
+    },
+    AutoModelForSpeechSeq2Seq: {"whisper": SOUND},
+    AutoModelForImageClassification: {
+        **{kind: IMAGES for kind in ["vit", "vit_msn", "beit", "data2vec-vision"]},
+        "deit": {**IMAGES, "architectures": ["DeiTForImageClassification"]},
+        **{kind: DINO for kind in ["dinov2", "dinov2_with_registers"]},
+        **{kind: {**STAGES, "num_stages": 2} for kind in ["convnext", "convnextv2"]},
+        "segformer": {**STAGES, **SEGFORMER, "architectures": ["SegformerForImageClassification"]},
+        "resnet": {**STAGES, "embedding_size": 6},
+        "swin": {**LABELS, "image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 2], "window_size": 3},
+    },
+    AutoModel: {
+        "ijepa": {**IMAGES, "architectures": ["IJepaModel"]},
+        "dinov3_vit": {**IMAGES, "architectures": ["DINOv3ViTModel"]},
     },
 }
-CLASSES = {kind: name for name, kinds in OTHERS.items() for kind in kinds}
+# Types of texts and images: the fields of the texts and of the images, which vary too.
+TOWERS = {
+    kind: {"text_config": {"vocab_size": VOCABULARY, "max_position_embeddings": 12, "eos_token_id": 31, "bos_token_id": 0, **SIZES, **text},
+           "vision_config": {"image_size": 8, "patch_size": 4, **SIZES, **vision}}
+    for kind, text, vision in [("clip", {}, {}), ("metaclip_2", {}, {}), ("siglip", {"projection_size": 16}, {}),
+                               ("siglip2", {"projection_size": 16}, {"num_patches": 4})]
+}
+CLASSES = {kind: name for name, kinds in OTHERS.items() for kind in kinds} | {kind: AutoModelForZeroShotImageClassification for kind in TOWERS}
 
 # With two features that are turned the base would have no effect.
 WIDER = {"gpt_neox": {"hidden_size": 64}}
@@ -195,10 +226,63 @@ def code_of(kind):
     return "".join(path.read_text() for path in folder.glob("*.py")) + "rope_theta rope_scaling rope_parameters partial_rotary_factor sliding_window"
 
 
+def fields_of_towers(kind, base):
+    """The fields of a model of texts and images, where either part has other fields."""
+    varied = [base]
+    for part, fields in base.items():
+        part_type = f"{kind}_{part.removesuffix('_config')}_model"
+        varied += [{**base, part: other} for other in fields_of(part_type, fields)]
+    known = {"projection_dim": 10, "logit_scale_init_value": 1.5, "initializer_factor": 0.7, "text_config_dict": None,
+             "vision_config_dict": {"hidden_act": "relu"}, "tie_word_embeddings": False, "projection_bias": True}
+    return varied + [{**base, name: value} for name, value in known.items()]
+
+
+def images_of(config):
+    """Random images of the size in a configuration."""
+    vision = getattr(config, "vision_config", config)
+    size = vision.image_size if getattr(vision, "image_size", 224) != 224 else 16
+    return torch.randn(2, vision.num_channels, size, size)
+
+
+def inputs_of(kind, config):
+    """The inputs of a model for transformers, and those for the test, which has the channels of images last."""
+    texts = {"input_ids": torch.randint(2, 31, (2, 9))}
+    if CLASSES.get(kind) is AutoModelForSeq2SeqLM:
+        texts["decoder_input_ids"] = torch.randint(2, VOCABULARY, (2, 6))
+    if kind == "whisper":
+        inputs = {"input_features": torch.randn(2, config.num_mel_bins, 2 * config.max_source_positions),
+                  "decoder_input_ids": torch.randint(3, VOCABULARY, (2, 6))}
+        return inputs, {**inputs, "input_features": inputs["input_features"].transpose(1, 2).contiguous()}
+    if CLASSES.get(kind) not in (AutoModel, AutoModelForImageClassification, AutoModelForZeroShotImageClassification):
+        return texts, texts
+    images = images_of(config)
+    last = {"pixel_values": images.permute(0, 2, 3, 1).contiguous()}
+    if kind not in TOWERS:
+        return {"pixel_values": images}, last
+    if config.text_config.max_position_embeddings != 9 and kind.startswith("siglip"):
+        # The last token represents the text.
+        texts["input_ids"] = torch.randint(2, 31, (2, config.text_config.max_position_embeddings))
+    texts["input_ids"][0, 5], texts["input_ids"][1, 8] = config.text_config.eos_token_id, config.text_config.eos_token_id
+    if kind != "siglip2":
+        return {**texts, "pixel_values": images}, {**texts, **last}
+    size = config.vision_config.patch_size
+    rows = images.shape[2] // size
+    patches = images.reshape(2, -1, rows, size, rows, size).permute(0, 2, 4, 3, 5, 1).reshape(2, rows * rows, -1)
+    mask = torch.ones(2, rows * rows, dtype=torch.int64)
+    shapes = torch.tensor([[rows, rows]] * 2)
+    return {**texts, "pixel_values": patches, "spatial_shapes": shapes, "pixel_attention_mask": mask}, {**texts, **last}
+
+
+def logits_of(output):
+    """The logits of a model, or the features of a model without a head."""
+    return next(output[name] for name in ("logits", "logits_per_image", "last_hidden_state") if name in output)
+
+
 def vary(out, kind, base):
     """Saves what transformers can make of these fields."""
     count = 0
-    for number, fields in enumerate(fields_of(kind, base)):
+    all_fields = fields_of_towers(kind, base) if kind in TOWERS else fields_of(kind, base)
+    for number, fields in enumerate(all_fields):
         folder = out / f"{kind}_{number}"
         folder.mkdir(parents=True)
         (folder / "config.json").write_text(json.dumps({"model_type": kind, **fields}))
@@ -208,18 +292,19 @@ def vary(out, kind, base):
             config._attn_implementation = "eager"
             model = CLASSES.get(kind, AutoModelForCausalLM).from_config(config)
             randomize(model)
-            inputs = {"input_ids": torch.randint(2, VOCABULARY, (2, 9))}
-            if CLASSES.get(kind) is AutoModelForSeq2SeqLM:
-                inputs["decoder_input_ids"] = torch.randint(2, VOCABULARY, (2, 6))
+            for name, buffer in model.named_buffers():
+                if name.endswith(("running_mean", "running_var")):
+                    buffer.copy_(torch.rand_like(buffer) + 0.5)
+            inputs, arrays = inputs_of(kind, config)
             with torch.no_grad():
-                logits = model(**inputs).logits
+                logits = logits_of(model(**inputs))
             if not torch.isfinite(logits).all():
                 raise ValueError("no numbers")
             raw = (folder / "config.json").read_text()
             model.save_pretrained(folder)
             (folder / "config.json").write_text(raw)
             (folder / "generation_config.json").unlink(missing_ok=True)
-            arrays = {key: value.to(torch.int32) for key, value in inputs.items()}
+            arrays = {key: value.to(torch.int32) if value.dtype == torch.int64 else value for key, value in arrays.items()}
             save_file({**arrays, "logits": logits.contiguous()}, folder / "case.safetensors")
             count += 1
         except Exception as error:
@@ -235,7 +320,7 @@ def main():
     for _, kind, fields in FAMILIES:
         name = getattr(transformers, f"{kind}Config").model_type
         types.setdefault(name, {**sizes_of(kind), **fields, **WIDER.get(name, {})})
-    types |= {kind: base for kinds in OTHERS.values() for kind, base in kinds.items()}
+    types |= {kind: base for kinds in OTHERS.values() for kind, base in kinds.items()} | TOWERS
     for kind, base in types.items():
         if not wanted or kind in wanted:
             vary(out, kind, base)

@@ -18,7 +18,9 @@ impl Pretrained for EncoderDecoder {
         }
         let (read, keys) = match fields.text("model_type")? {
             kind @ ("t5" | "mt5" | "umt5") => t5(&fields, kind)?,
-            kind @ ("bart" | "mbart" | "marian" | "pegasus" | "m2m_100") => bart(&fields, kind)?,
+            kind @ ("bart" | "mbart" | "marian" | "pegasus" | "m2m_100" | "blenderbot" | "plbart" | "mvp") => {
+                bart(&fields, kind)?
+            }
             "whisper" => whisper(&fields)?,
             other => return Err(fields.error(format!("the model_type {other:?} is not one of {}", KNOWN.join(", ")))),
         };
@@ -37,7 +39,8 @@ impl Pretrained for EncoderDecoder {
 }
 
 /// The supported model types.
-pub(crate) const KNOWN: [&str; 9] = ["t5", "mt5", "umt5", "bart", "mbart", "marian", "pegasus", "m2m_100", "whisper"];
+pub(crate) const KNOWN: [&str; 12] =
+    ["t5", "mt5", "umt5", "bart", "mbart", "marian", "pegasus", "m2m_100", "blenderbot", "plbart", "mvp", "whisper"];
 
 /// T5, mT5 and umT5.
 fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
@@ -130,7 +133,7 @@ fn t5_keys(gated: bool, is_tied: bool) -> KeyMap {
     if is_tied { keys.tied("lm_head.weight", "shared.weight") } else { keys }
 }
 
-/// BART, and the models with the same blocks: mBART, Marian, Pegasus, M2M-100 and NLLB.
+/// BART, and the models with the same blocks: mBART, Marian, Pegasus, M2M-100, NLLB, Blenderbot, PLBART and MVP.
 fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
     let features = fields.size("d_model")?;
     let (encoder, decoder) = sides(fields, features)?;
@@ -141,13 +144,23 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
             return Err(fields.error("the encoder and the decoder have separate token embeddings"));
         }
     }
+    if kind == "mvp" && fields.flag("use_prompt")? {
+        return Err(fields.error("field `use_prompt` is true, but learned prompts are not supported"));
+    }
+    // The sizes of these prompts.
+    fields.skip(&["prompt_length", "prompt_mid_dim"]);
     // Options of training, another name of `encoder_layers`, and fields of the first versions that no class reads.
     fields.skip(&["encoder_layerdrop", "decoder_layerdrop", "num_hidden_layers", "classif_dropout"]);
     fields.skip(&["add_bias_logits", "add_final_layer_norm", "normalize_before", "normalize_embedding"]);
     fields.skip(&["static_position_embeddings", "extra_pos_embeddings", "force_bos_token_to_be_generated"]);
     let length = fields.size("max_position_embeddings")?;
-    let is_learned = matches!(kind, "bart" | "mbart");
-    let sum_norms = matches!(kind, "bart" | "marian");
+    let is_learned = matches!(kind, "bart" | "mbart" | "blenderbot" | "plbart" | "mvp");
+    let sum_norms = matches!(kind, "bart" | "marian" | "plbart" | "mvp");
+    let first_position = match kind {
+        "m2m_100" => fields.number_or("pad_token_id", 1.0)? as usize + 1,
+        _ if is_learned && kind != "blenderbot" => BART_FIRST_POSITION,
+        _ => 0,
+    };
     let is_tied = fields.flag_or("tie_word_embeddings", true)?;
     let config = EncoderDecoderConfig {
         vocab_size,
@@ -158,7 +171,7 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
         mel_bins: None,
         positions: match is_learned {
             true => {
-                let length = length.saturating_add(BART_FIRST_POSITION);
+                let length = length.saturating_add(first_position);
                 EncoderDecoderPositions::Learned { encoder: length, decoder: length }
             }
             false => EncoderDecoderPositions::Sines { length, is_inclusive: kind == "m2m_100" },
@@ -170,13 +183,9 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
         biases: true,
         key_biases: true,
         logits_bias: kind != "m2m_100",
-        first_position: match kind {
-            "m2m_100" => fields.number_or("pad_token_id", 1.0)? as usize + 1,
-            _ if is_learned => BART_FIRST_POSITION,
-            _ => 0,
-        },
+        first_position,
         embedding_scale: fields.flag("scale_embedding")?.then(|| (features as f64).sqrt()),
-        embedding_norm: is_learned,
+        embedding_norm: is_learned && kind != "blenderbot",
         sum_norms,
         final_norm: !sum_norms,
         attention_scale: None,

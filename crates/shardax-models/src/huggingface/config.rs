@@ -88,6 +88,8 @@ const WITHOUT_EFFECT: &[&str] = &[
     "return_dict_in_generate",
     "router_aux_loss_coef",
     "router_jitter_noise",
+    "sbert_ce_default_activation_function",
+    "sentence_transformers",
     "seq_aux",
     "seq_length",
     "task_specific_params",
@@ -411,6 +413,16 @@ impl<'a> Fields<'a> {
         let list = self.required(name, self.list_opt(name)?)?;
         let numbers: Option<Vec<f64>> = list.iter().map(Value::as_f64).collect();
         numbers.ok_or_else(|| self.error(format!("field `{name}` must be a list of numbers")))
+    }
+
+    /// Reads a list of at least one positive integer.
+    pub fn size_list(&self, name: &'a str) -> Result<Vec<usize>> {
+        let list = self.required(name, self.list_opt(name)?)?;
+        let sizes = list.iter().map(|value| usize::try_from(value.as_u64()?).ok().filter(|size| *size > 0));
+        sizes
+            .collect::<Option<Vec<usize>>>()
+            .filter(|sizes| !sizes.is_empty())
+            .ok_or_else(|| self.error(format!("field `{name}` must be a list of positive integers")))
     }
 
     pub fn flag_or(&self, name: &'a str, default: bool) -> Result<bool> {

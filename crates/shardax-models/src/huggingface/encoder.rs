@@ -328,7 +328,7 @@ fn filtered_weights(from: usize, to: usize) -> Result<Array> {
 
 /// Returns the weights `[to, from]` of linear interpolation with antialiasing, as in PyTorch's `interpolate`. The filter is as wide
 /// as a new entry.
-fn linear_weights(from: usize, to: usize) -> Result<Array> {
+pub(super) fn linear_weights(from: usize, to: usize) -> Result<Array> {
     let scale = from as f64 / to as f64;
     let width = scale.max(1.0);
     let mut weights = Vec::with_capacity(to * from);

@@ -35,6 +35,9 @@ pub struct KeyMap {
     absent: Vec<(String, String, Layout)>,
     /// Names, and the layout that applies if the array has this shape.
     in_shape: Vec<(String, Layout, [usize; 3], Layout)>,
+    /// Arrays that replace an array which has another shape in the files: its name and usual shape, and the names of the arrays
+    /// and the layout of their rows.
+    unless_shape: Vec<(String, Vec<usize>, Vec<String>, Layout)>,
     pub(super) tied: Vec<(String, String)>,
 }
 
@@ -86,9 +89,27 @@ impl KeyMap {
         self
     }
 
-    /// Returns the name and the layout in these files for the array with this name.
+    /// Reads the array with this name from several arrays, whose rows are joined, if the files have it in another shape.
+    pub(super) fn unless_shape(mut self, name: &str, shape: &[usize], others: &[String], layout: Layout) -> Self {
+        self.unless_shape.push((name.to_owned(), shape.to_vec(), others.to_vec(), layout));
+        self
+    }
+
+    /// Returns the names of the arrays that replace the array `name` if it has another shape, joined by `+`, and their layout.
+    fn replaced(&self, weights: &Weights, name: &str, found: &str) -> Option<(String, Layout)> {
+        self.unless_shape.iter().find_map(|(pattern, usual, others, layout)| {
+            let number = matched(pattern, name).filter(|_| weights.shape(found) != Some(usual))?;
+            let others = others.iter().map(|other| self.in_files(weights, &other.replacen('*', number, 1)));
+            Some((others.collect::<Option<Vec<_>>>()?.join("+"), *layout))
+        })
+    }
+
+    /// Returns the name and the layout in these files for the array with this name. Several names are joined by `+`.
     pub(super) fn located(&self, weights: &Weights, name: &str, layout: Layout) -> Option<(String, Layout)> {
         if let Some(found) = self.in_files(weights, name) {
+            if let Some(replaced) = self.replaced(weights, name, &found) {
+                return Some(replaced);
+            }
             let shape = weights.shape(found.trim_end_matches("[#]"));
             let other = self.in_shape.iter().find(|(pattern, usual, other_shape, _)| {
                 *usual == layout && shape == Some(&other_shape[..]) && matched(pattern, name).is_some()
@@ -115,6 +136,7 @@ impl KeyMap {
         self.ignored.extend(other.ignored);
         self.absent.extend(other.absent);
         self.in_shape.extend(other.in_shape);
+        self.unless_shape.extend(other.unless_shape);
         self.tied.extend(other.tied);
         self
     }

@@ -234,6 +234,19 @@ impl Raw {
         Some(Raw { dtype, shape, bytes })
     }
 
+    /// Joins arrays along the first dimension. Returns `None` if their other dimensions or dtypes differ.
+    pub fn with_joined_rows(parts: Vec<Raw>) -> Option<Raw> {
+        let Raw { dtype, shape, .. } = parts.first()?.clone();
+        if parts.len() == 1 {
+            return parts.into_iter().next();
+        }
+        let entry_shape = shape.get(1..)?;
+        let is_alike = parts.iter().all(|part| part.dtype == dtype && part.shape.get(1..) == Some(entry_shape));
+        let count = parts.iter().map(|part| part.shape.first().copied().unwrap_or(0)).sum();
+        let shape = [&[count], entry_shape].concat();
+        is_alike.then(|| Raw { dtype, shape, bytes: parts.into_iter().flat_map(|part| part.bytes).collect() })
+    }
+
     /// Returns the entries of the first dimension.
     pub fn entries(self) -> Vec<Raw> {
         let Some((count, rest)) = self.shape.split_first() else { return vec![self] };

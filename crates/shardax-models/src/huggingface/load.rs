@@ -125,6 +125,9 @@ impl Place<'_> {
         if let Some(name) = self.name.strip_suffix("[#]") {
             return Ok(self.weights.groups(name)?.and_then(|groups| stacked_rows(&groups, self.layout)));
         }
+        if self.name.contains('+') {
+            return Ok(None);
+        }
         if !self.name.contains('#') {
             return Ok(self.weights.groups(&self.name)?.and_then(|groups| rows(groups, self.layout)));
         }
@@ -209,14 +212,15 @@ fn stacked_rows(groups: &Groups, layout: Layout) -> Option<(Groups, bool)> {
     Some((groups.select_rows(&rows), true))
 }
 
-/// Returns the names of the arrays in the files for an array of a model. A name with a `#` stands for several arrays.
+/// Returns the names of the arrays in the files for an array of a model. A name with a `#` stands for several arrays, and
+/// names whose rows are joined have a `+` between them.
 fn names_of(name: &str, like: &Array) -> Vec<String> {
     let name = name.trim_end_matches("[#]");
     match name.contains('#') {
         true => {
             (0..like.shape().first().copied().unwrap_or(0)).map(|entry| name.replace('#', &entry.to_string())).collect()
         }
-        false => vec![name.to_owned()],
+        false => name.split('+').map(str::to_owned).collect(),
     }
 }
 
@@ -224,8 +228,9 @@ fn names_of(name: &str, like: &Array) -> Vec<String> {
 /// as the values if the layout does not fit.
 fn laid_out(weights: &Weights, name: &str, layout: Layout, like: &Array) -> Result<(DType, Option<Raw>)> {
     if !name.contains('#') {
-        let raw = weights.read(name)?;
-        return Ok((raw.dtype, raw.read_as(layout)));
+        let parts = names_of(name, like).iter().map(|name| weights.read(name)).collect::<Result<Vec<_>>>()?;
+        let dtype = parts.first().map_or(like.dtype(), |part| part.dtype);
+        return Ok((dtype, Raw::with_joined_rows(parts).and_then(|raw| raw.read_as(layout))));
     }
     let mut entries = Vec::new();
     for name in names_of(name, like) {

@@ -58,6 +58,17 @@ impl TokenEncoder {
             },
         }
     }
+
+    /// Computes the results of the encoder's head. A decoder has none, so the results are features.
+    #[track_caller]
+    pub(super) fn forward(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
+        match self {
+            TokenEncoder::Bert(encoder) => encoder.forward(tokens, options),
+            TokenEncoder::ModernBert(encoder) => encoder.forward(tokens, options),
+            TokenEncoder::Deberta(encoder) => encoder.forward(tokens, options),
+            TokenEncoder::Decoder(_) => self.encode(tokens, options),
+        }
+    }
 }
 
 /// Returns an error if a text starts with padding and the values of the mask are known.
@@ -81,7 +92,7 @@ fn check_padding(options: &BertOptions) -> Result<()> {
 
 /// A way to compute the vector of a text from the features of its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Pooling {
+pub(super) enum Pooling {
     First,
     Max,
     Mean,
@@ -104,7 +115,7 @@ const MODES: [(&str, &str, Pooling); 6] = [
 
 impl Pooling {
     /// Computes the vector of each text, `[batch, features]`, from the features and a mask `[batch, length, 1]`.
-    fn pool(self, x: &Array, mask: &Array) -> Array {
+    pub(super) fn pool(self, x: &Array, mask: &Array) -> Array {
         let weights = mask.astype(x.dtype());
         match self {
             Pooling::First => first_token(x.clone()),
@@ -229,7 +240,7 @@ fn read(folder: &Path, options: &LoadOptions) -> Result<SentenceEncoder> {
 }
 
 /// Loads the encoder of the model type in the folder's configuration.
-fn read_encoder(folder: &Path, options: &LoadOptions) -> Result<TokenEncoder> {
+pub(super) fn read_encoder(folder: &Path, options: &LoadOptions) -> Result<TokenEncoder> {
     let config = options.config(folder)?;
     match config.get("model_type").and_then(|kind| kind.as_str()) {
         Some("modernbert") => Ok(TokenEncoder::ModernBert(pretrained(folder, options)?)),
@@ -238,7 +249,7 @@ fn read_encoder(folder: &Path, options: &LoadOptions) -> Result<TokenEncoder> {
             // The encoder only computes features, so the files may omit the last layer.
             let config = config.with_flag("tie_word_embeddings", true);
             let (architecture, keys) = Decoder::read(&config)?;
-            let keys = keys.without_copies("lm_head.weight").prefix_alias("model.", "");
+            let keys = keys.without_copies("lm_head.weight").ignore("score.weight").prefix_alias("model.", "");
             Ok(TokenEncoder::Decoder(filled::<Decoder>(folder, &config, (architecture, &keys), options)?))
         }
         _ => Ok(TokenEncoder::Bert(pretrained(folder, options)?)),

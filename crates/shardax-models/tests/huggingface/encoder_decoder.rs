@@ -16,13 +16,16 @@ fn inputs(case: &impl Fn(&str) -> Result<Array>) -> Result<(Array, BertOptions)>
 }
 
 /// Compares models of texts. Each case has the token that starts a text.
-const TEXTS: [(&str, i32); 9] = [
+const TEXTS: [(&str, i32); 12] = [
     ("t5", 0),
     ("t5_gated", 0),
     ("mt5", 0),
     ("umt5", 0),
     ("bart", 3),
     ("mbart", 3),
+    ("blenderbot", 3),
+    ("plbart", 3),
+    ("mvp", 3),
     ("marian", 3),
     ("pegasus", 3),
     ("m2m_100", 3),

@@ -1,6 +1,7 @@
 //! Models of images, and of images and texts (`tools/huggingface/towers.py`).
 
-use shardax_models::{Clip, Config, LoadOptions, Pretrained, Siglip, Vit};
+use shardax_models::huggingface::SegformerHead;
+use shardax_models::{Clip, Config, ConvNext, LoadOptions, Pretrained, Resnet, Segformer, Siglip, Swin, Vit};
 use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
@@ -81,6 +82,44 @@ fn dino_has_the_results_of_transformers_for_images_of_any_size() -> Result<()> {
     Ok(())
 }
 
+/// Compares the logits of images of two sizes, or of one size if the model accepts only one.
+fn compare_stages<M: Pretrained>(name: &str, forward: fn(M, Array) -> Array) -> Result<()> {
+    let (case, model) = (case(name)?, M::from_pretrained(folder(name))?);
+    for number in 0..2 {
+        let Ok(images) = case(&format!("pixel_values_{number}")) else { continue };
+        alike(name, &jit(forward).call((&model, images))?, &case(&format!("logits_{number}"))?)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn models_of_stages_have_the_results_of_transformers() -> Result<()> {
+    setup();
+    for name in ["resnet", "resnet_model"] {
+        compare_stages(name, |model: Resnet, images| model.forward(images))?;
+    }
+    for name in ["convnext", "convnext_model", "convnextv2"] {
+        compare_stages(name, |model: ConvNext, images| model.forward(images))?;
+    }
+    for name in ["swin", "swin_model"] {
+        compare_stages(name, |model: Swin, images| model.forward(images))?;
+    }
+    for name in ["segformer", "segformer_pixels"] {
+        compare_stages(name, |model: Segformer, images| model.forward(images))?;
+    }
+    let temp = Folder::new();
+    save_again::<ConvNext>("convnext", &temp.join("convnext"))?;
+    save_again::<ConvNext>("convnextv2", &temp.join("convnextv2"))?;
+    save_again::<Segformer>("segformer", &temp.join("segformer"))?;
+    save_again::<Swin>("swin", &temp.join("swin"))?;
+    let (swin, resnet) = (Swin::from_pretrained(folder("swin_model"))?, Resnet::from_pretrained(folder("resnet"))?);
+    fails(swin.forward(zeros([1, 32, 32, 3])).check(), &["[16, 16] patches", "8 by 8"]);
+    fails(resnet.forward(zeros([1, 3, 32, 32])).check(), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
+    let swin = Swin::from_pretrained(folder("swin"))?;
+    fails(swin.forward(zeros([1, 8, 4, 3])).check(), &["4 by 2 patches", "a window of 3 by 3"]);
+    Ok(())
+}
+
 #[test]
 fn saved_models_of_images_are_the_files_of_transformers() -> Result<()> {
     setup();
@@ -155,6 +194,22 @@ fn configurations_of_images_load_or_say_why() -> Result<()> {
     fails(vit(r#"{"model_type": "dinov3_vit", "proj_bias": false}"#), &["`proj_bias` and `mlp_bias` must be true"]);
     fails(vit(r#"{"model_type": "dinov3_vit", "hidden_size": 36}"#), &["36 features of 6 heads"]);
     fails(vit(r#"{"model_type": "vit", "mlp_ratio": 3}"#), &["field `mlp_ratio` is 3"]);
+    let resnet = |text: &str| Resnet::read(&Config::from_json(text)?).map(|(resnet, _)| resnet);
+    assert_eq!(resnet(r#"{"model_type": "resnet"}"#)?.hidden_sizes, [256, 512, 1024, 2048]);
+    fails(resnet(r#"{"model_type": "resnet", "depths": [1]}"#), &["`hidden_sizes` has 4 stages, but `depths` has 1"]);
+    fails(resnet(r#"{"model_type": "resnet", "depths": []}"#), &["`depths` must be a list of positive integers"]);
+    let segformer = |text: &str| Segformer::read(&Config::from_json(text)?).map(|(segformer, _)| segformer);
+    // The fields of a published model.
+    let ade = segformer(
+        r#"{"architectures": ["SegformerForSemanticSegmentation"], "model_type": "segformer", "depths": [2, 2, 2, 2],
+        "decoder_hidden_size": 256, "downsampling_rates": [1, 4, 8, 16], "image_size": 224, "layer_norm_eps": 1e-06,
+        "mlp_ratios": [4, 4, 4, 4], "num_encoder_blocks": 4, "reshape_last_stage": true, "id2label": {"0": "wall", "1": "sky"}}"#,
+    )?;
+    assert_eq!(ade.head, SegformerHead::Pixels { classes: 2, features: 256 });
+    fails(segformer(r#"{"model_type": "segformer", "strides": [4, 2]}"#), &["`strides` must have 4 entries, got 2"]);
+    let swin = |text: &str| Swin::read(&Config::from_json(text)?).map(|(swin, _)| swin);
+    assert_eq!(swin(r#"{"model_type": "swin"}"#)?.depths, [2, 2, 6, 2]);
+    fails(swin(r#"{"model_type": "swin", "num_heads": [5, 6, 12, 24]}"#), &["num_heads (5) does not divide"]);
     fails(vit(r#"{"model_type": "vit", "architectures": ["ViTForMaskedImageModeling"]}"#), &["MaskedImageModeling"]);
     Ok(())
 }

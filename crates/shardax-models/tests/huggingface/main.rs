@@ -20,13 +20,13 @@ use std::path::{Path, PathBuf};
 use common::{Folder, fails};
 use shardax_models::huggingface::{KeyMap, Layout, Weights, load};
 use shardax_models::{
-    Adapter, Bert, BertOptions, Config, Deberta, Decoder, DecoderConfig, GenerateOptions, LoadOptions, ModernBert,
-    Pretrained, SentenceEncoder, Vit,
+    Adapter, Bert, BertOptions, Config, CrossEncoder, Deberta, Decoder, DecoderConfig, GenerateOptions, LoadOptions,
+    ModernBert, Pretrained, SentenceEncoder, Vit,
 };
 use shardax_nn::prelude::*;
 
 /// Every decoder that there are files of.
-const DECODERS: [&str; 129] = [
+const DECODERS: [&str; 130] = [
     "gpt2",
     "llama",
     "llama3",
@@ -128,6 +128,7 @@ const DECODERS: [&str; 129] = [
     "mimo_v2_flash",
     "olmo_hybrid",
     "olmo_hybrid_plain",
+    "olmo_hybrid_split",
     "phimoe",
     "nanochat",
     "minicpm3",
@@ -454,6 +455,25 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
         decoder.forward(array([[1, 2, 3]]), &padded_start).check(),
         &["begins with padding", "at the end of each text"],
     );
+    Ok(())
+}
+
+#[test]
+fn cross_encoders_have_the_scores_of_transformers() -> Result<()> {
+    setup();
+    for name in ["cross_encoder", "cross_encoder_plain", "cross_encoder_decoder"] {
+        let (case, model) = (case(name)?, CrossEncoder::from_pretrained(folder(name))?);
+        let (tokens, mask) = (case("input_ids")?, BertOptions::new().attention_mask(case("attention_mask")?));
+        alike(name, &model.logits(&tokens, &mask), &case("logits")?)?;
+        alike(name, &model.forward(&tokens, &mask), &case("scores")?)?;
+    }
+    fails(CrossEncoder::from_pretrained(folder("bert_tokens")), &["BertForTokenClassification"]);
+    let temp = Folder::new();
+    std::fs::copy(folder("cross_encoder/model.safetensors"), temp.join("model.safetensors")).expect("a copy");
+    let config = std::fs::read_to_string(folder("cross_encoder/config.json")).expect("a configuration");
+    let other = config.replacen('{', r#"{"sentence_transformers": {"activation_fn": "torch.nn.GLU"},"#, 1);
+    std::fs::write(temp.join("config.json"), other).expect("a file");
+    fails(CrossEncoder::from_pretrained(temp.join("")), &["the activation function \"GLU\" is not supported"]);
     Ok(())
 }
 

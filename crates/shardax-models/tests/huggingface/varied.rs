@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use shardax_models::huggingface::Weights;
-use shardax_models::{Bert, BertOptions, Config, Deberta, Decoder, EncoderDecoder, ModernBert, Pretrained};
+use shardax_models::{
+    Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, EncoderDecoder, ModernBert, Pretrained, Resnet,
+    Segformer, Siglip, Swin, Vit,
+};
 use shardax_nn::prelude::*;
 
 use super::setup;
@@ -31,40 +34,101 @@ fn varied_models_have_the_logits_of_transformers_or_are_refused() -> Result<()> 
     Ok(())
 }
 
-const PAIRS: [&str; 8] = ["t5", "mt5", "umt5", "bart", "mbart", "marian", "pegasus", "m2m_100"];
+const PAIRS: [&str; 11] =
+    ["t5", "mt5", "umt5", "bart", "mbart", "marian", "pegasus", "m2m_100", "blenderbot", "plbart", "mvp"];
 
 /// Returns the largest difference of logits, relative to the largest logit.
 fn difference(folder: &Path) -> Result<f32> {
     let case = Weights::open(folder.join("case.safetensors"))?;
-    let (config, tokens) = (Config::open(folder)?, case.get("input_ids")?);
-    let logits = match config.get("model_type").and_then(|kind| kind.as_str()).unwrap_or_default() {
+    let config = Config::open(folder)?;
+    let kind = config.get("model_type").and_then(|kind| kind.as_str()).unwrap_or_default();
+    let has_images = case.names().any(|name| name == "pixel_values");
+    let logits = match kind {
+        "whisper" => logits_of_sound(folder, &case)?,
+        _ if has_images => logits_of_images(folder, kind, &case)?,
+        _ => logits_of_texts(folder, &config, &case)?,
+    };
+    let expected = case.get("logits")?;
+    let scale = expected.abs().max(..).item::<f32>()?.max(1.0);
+    let difference = (logits - expected).abs().max(..).item::<f32>()? / scale;
+    Ok(if difference.is_nan() { f32::INFINITY } else { difference })
+}
+
+fn logits_of_sound(folder: &Path, case: &Weights) -> Result<Array> {
+    let model = EncoderDecoder::from_pretrained(folder)?;
+    let features = case.get("input_features")?;
+    jit(|model: EncoderDecoder, features: Array, tokens: Array| model.forward(features, tokens, &BertOptions::new()))
+        .call((&model, features, case.get("decoder_input_ids")?))
+}
+
+fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> {
+    let images = case.get("pixel_values")?;
+    match kind {
+        "clip" | "metaclip_2" => {
+            let model = Clip::from_pretrained(folder)?;
+            jit(|model: Clip, tokens: Array, images: Array| model.forward(tokens, images)).call((
+                &model,
+                case.get("input_ids")?,
+                images,
+            ))
+        }
+        "siglip" | "siglip2" => {
+            let model = Siglip::from_pretrained(folder)?;
+            jit(|model: Siglip, tokens: Array, images: Array| model.forward(tokens, images)).call((
+                &model,
+                case.get("input_ids")?,
+                images,
+            ))
+        }
+        "swin" => {
+            let model = Swin::from_pretrained(folder)?;
+            jit(|model: Swin, images: Array| model.forward(images)).call((&model, images))
+        }
+        "segformer" => {
+            let model = Segformer::from_pretrained(folder)?;
+            jit(|model: Segformer, images: Array| model.forward(images)).call((&model, images))
+        }
+        "resnet" => {
+            let model = Resnet::from_pretrained(folder)?;
+            jit(|model: Resnet, images: Array| model.forward(images)).call((&model, images))
+        }
+        "convnext" | "convnextv2" => {
+            let model = ConvNext::from_pretrained(folder)?;
+            jit(|model: ConvNext, images: Array| model.forward(images)).call((&model, images))
+        }
+        _ => {
+            let model = Vit::from_pretrained(folder)?;
+            jit(|model: Vit, images: Array| model.forward(images)).call((&model, images))
+        }
+    }
+}
+
+fn logits_of_texts(folder: &Path, config: &Config, case: &Weights) -> Result<Array> {
+    let tokens = case.get("input_ids")?;
+    match config.get("model_type").and_then(|kind| kind.as_str()).unwrap_or_default() {
         "modernbert" => {
             let model = ModernBert::from_pretrained(folder)?;
-            jit(|model: ModernBert, tokens: Array| model.forward(tokens, &BertOptions::new())).call((&model, tokens))?
+            jit(|model: ModernBert, tokens: Array| model.forward(tokens, &BertOptions::new())).call((&model, tokens))
         }
         "deberta" | "deberta-v2" => {
             let model = Deberta::from_pretrained(folder)?;
-            jit(|model: Deberta, tokens: Array| model.forward(tokens, &BertOptions::new())).call((&model, tokens))?
+            jit(|model: Deberta, tokens: Array| model.forward(tokens, &BertOptions::new())).call((&model, tokens))
         }
         kind if PAIRS.contains(&kind) => {
             let model = EncoderDecoder::from_pretrained(folder)?;
             fn forward(model: EncoderDecoder, tokens: Array, targets: Array) -> Array {
                 model.forward(tokens, targets, &BertOptions::new())
             }
-            jit(forward).call((&model, tokens, case.get("decoder_input_ids")?))?
+            jit(forward).call((&model, tokens, case.get("decoder_input_ids")?))
         }
         // The types of BERT, which the class itself knows.
-        _ if Bert::read(&config).is_ok() => {
+        _ if Bert::read(config).is_ok() => {
             let model = Bert::from_pretrained(folder)?;
-            jit(|model: Bert, tokens: Array| model.forward(tokens, &BertOptions::new())).call((&model, tokens))?
+            jit(|model: Bert, tokens: Array| model.forward(tokens, &BertOptions::new())).call((&model, tokens))
         }
         _ => {
             let model = Decoder::from_pretrained(folder)?;
-            jit(|model: Decoder, tokens: Array| model.forward(tokens)).call((&model, tokens))?
+            jit(|model: Decoder, tokens: Array| model.forward(tokens)).call((&model, tokens))
         }
-    };
-    let expected = case.get("logits")?;
-    let scale = expected.abs().max(..).item::<f32>()?.max(1.0);
-    let difference = (logits - expected).abs().max(..).item::<f32>()? / scale;
-    Ok(if difference.is_nan() { f32::INFINITY } else { difference })
+    }
 }

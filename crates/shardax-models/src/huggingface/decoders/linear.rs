@@ -323,14 +323,14 @@ pub(super) fn olmo(fields: &Fields, _: &str) -> Read {
         biases: attention_biases(fields)?,
         norm_places: delta.layers.iter().map(norm_place).collect(),
         qk_norm: QkNorm::AllHeads,
-        delta: Some(delta),
+        delta: Some(delta.clone()),
         ..sized
     };
     rotary(&mut config, fields, None)?;
     if has_no_base(fields)? {
         config.without_rope = vec![true; layers];
     }
-    Ok((config, olmo_keys().and(llama_keys())))
+    Ok((config, olmo_keys().and(split_taps(&delta)).and(llama_keys())))
 }
 
 /// The place of the norms of a layer of OLMo Hybrid.
@@ -345,6 +345,19 @@ fn has_no_base(fields: &Fields) -> Result<bool> {
         Some(about) if about.has("rope_theta") => false,
         Some(about) if about.is_null("rope_theta") => true,
         _ => fields.is_null("rope_theta"),
+    })
+}
+
+/// Accepts the convolutions that transformers writes. It divides the channels of queries, keys and values into three arrays of
+/// about equal size, whatever their numbers are.
+fn split_taps(delta: &DeltaConfig) -> KeyMap {
+    let (keys, values) =
+        (delta.key_heads.saturating_mul(delta.key_dim), delta.value_heads.saturating_mul(delta.value_dim));
+    let total = keys.saturating_mul(2).saturating_add(values);
+    let parts = [("q", 0, keys), ("k", keys, keys), ("v", keys.saturating_mul(2), values)];
+    let names = parts.map(|(part, ..)| layer(&format!("{part}_conv1d.weight")));
+    parts.iter().zip(&names).fold(KeyMap::new(), |map, ((_, start, count), name)| {
+        map.unless_shape(name, &[*count, 1, delta.width], &names, Layout::rows(*start, *count, total))
     })
 }
 

@@ -328,6 +328,7 @@ fn nemotron_keys(space: Option<&StateSpaceConfig>) -> KeyMap {
         .scale("norm.0", "backbone.norm_f")
         .linear("head", "lm_head")
         .prefix_alias("backbone.", "model.")
+        .prefix_alias("backbone.", "language_model.backbone.")
         .ignore("mtp.**")
 }
 

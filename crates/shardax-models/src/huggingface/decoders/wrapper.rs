@@ -6,11 +6,14 @@ use super::*;
 pub(super) const WRAPPERS: &[&str] = &[
     "aria",
     "aya_vision",
+    "blip-2",
     "cohere2_vision",
     "cosmos3_omni",
     "deepseek_vl",
     "deepseek_vl_hybrid",
+    "ernie4_5_vl_moe",
     "exaone4_5",
+    "fast_vlm",
     "fuyu",
     "gemma3",
     "gemma3n",
@@ -22,11 +25,14 @@ pub(super) const WRAPPERS: &[&str] = &[
     "glm_ocr",
     "glmga",
     "got_ocr2",
+    "granite4_vision",
     "granite_docling",
     "hunyuan_vl",
     "hyperclovax_vision_v2",
     "idefics2",
     "idefics3",
+    "instructblip",
+    "instructblipvideo",
     "internvl",
     "janus",
     "kimi_k25",
@@ -42,9 +48,11 @@ pub(super) const WRAPPERS: &[&str] = &[
     "minicpmv4_6",
     "minicpmv4_7",
     "mistral3",
+    "nemotron_h_omni",
     "ovis2",
     "paddleocr_vl",
     "paligemma",
+    "perception_lm",
     "pp_chart2table",
     "qianfan_ocr",
     "qwen2_5_omni",
@@ -66,17 +74,28 @@ pub(super) const WRAPPERS: &[&str] = &[
 
 /// The types whose logits have the factor and the bound of the decoder's class. The classes of the other types compute
 /// logits without both.
-const WITH_FACTORS: [&str; 6] =
-    ["gemma3n", "gemma4", "gemma4_unified", "granite_docling", "hyperclovax_vision_v2", "paligemma"];
+const WITH_FACTORS: [&str; 7] =
+    ["gemma3n", "gemma4", "gemma4_unified", "granite4_vision", "granite_docling", "hyperclovax_vision_v2", "paligemma"];
 
 /// Reads the decoder of a model of text and images.
 pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     let default_type = format!("{}_text", kind.strip_suffix("_thinker").unwrap_or(kind));
     // The types of all Qwen models follow from the type of the entire model.
-    let is_fixed = kind.starts_with("qwen") || kind == "cosmos3_omni";
-    let default_type = if kind == "cosmos3_omni" { "qwen3_vl_text".to_owned() } else { default_type };
-    let text = match (fields.object_opt("text_config")?, kind) {
-        (Some(text), _) if is_fixed || !text.has("model_type") => fields.model("text_config", &default_type)?,
+    let is_fixed = kind.starts_with("qwen") || matches!(kind, "cosmos3_omni" | "ernie4_5_vl_moe" | "granite4_vision");
+    let default_type = match kind {
+        "cosmos3_omni" => "qwen3_vl_text".to_owned(),
+        // The class of the text differs only by the images that it adds to the outputs of layers.
+        "granite4_vision" => "granite".to_owned(),
+        "fast_vlm" => "qwen2".to_owned(),
+        "perception_lm" => "llama".to_owned(),
+        "nemotron_h_omni" => "nemotron_h".to_owned(),
+        "blip-2" | "instructblip" | "instructblipvideo" => "opt".to_owned(),
+        _ => default_type,
+    };
+    // The older name of the object.
+    let name = if kind == "nemotron_h_omni" && fields.has("llm_config") { "llm_config" } else { "text_config" };
+    let text = match (fields.object_opt(name)?, kind) {
+        (Some(text), _) if is_fixed || !text.has("model_type") => fields.model(name, &default_type)?,
         (Some(text), _) => text,
         // Older files have the fields of the decoder next to the object for images.
         (None, "qwen2_vl" | "qwen2_5_vl" | "paddleocr_vl" | "hunyuan_vl") => {
@@ -105,6 +124,11 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         (config.logits_scale, config.logits_soft_cap) = (None, None);
     }
     text.finish()?;
+    // The layers of text and images have experts of both kinds, whose indices are behind those of the experts for texts.
+    let count = config.experts.as_ref().filter(|_| kind == "ernie4_5_vl_moe").map_or(0, |experts| experts.count);
+    let experts = (0..config.layers).flat_map(|layer| (count..2 * count).map(move |expert| [layer, expert]));
+    let keys = experts
+        .fold(keys, |keys, [layer, expert]| keys.ignore(&format!("model.layers.{layer}.mlp.experts.{expert}.**")));
     Ok((config, keys_without_images(keys, kind)))
 }
 
@@ -120,31 +144,38 @@ pub(super) fn read_thinker(fields: &Fields, kind: &str) -> Read {
 }
 
 /// The starts of names of fields that describe images and sounds, and their embeddings.
-const IMAGE_FIELDS: [&str; 25] = [
+const IMAGE_FIELDS: [&str; 32] = [
     "adapter_",
     "alignment_",
     "audio_",
+    "deepstack_",
     "density_router_",
     "downsample_",
     "image_",
+    "force_image_size",
     "im_",
     "insert_layer_id",
     "merge",
     "mm_",
     "multimodal_",
     "newline_id",
+    "num_query_tokens",
     "perceiver_",
     "position_id_per_seconds",
     "projection_",
     "projector_",
+    "qformer_",
     "scale_factor",
     "seconds_per_chunk",
     "slice_",
+    "sound_",
     "spatial_",
     "use_image_newline_parameter",
+    "use_decoder_only_language_model",
     "video_",
     "vision_",
     "visual_",
+    "vit_hidden_size",
     "vq_config",
 ];
 
@@ -158,7 +189,7 @@ fn skip_images<'a>(fields: &Fields<'a>) {
 }
 
 /// The starts of names of arrays for images and sounds.
-const IMAGE_PARTS: [&str; 32] = [
+const IMAGE_PARTS: [&str; 41] = [
     "aligner.",
     "audio_tower.",
     "connector.",
@@ -173,12 +204,21 @@ const IMAGE_PARTS: [&str; 32] = [
     "high_res_vision_proj.",
     "image_newline",
     "image_tower.",
+    "language_projection.",
+    "layerwise_projectors.",
     "merger.",
     "mlp1.",
+    "mlp2.",
     "mlp_AR.",
     "mm_projector.",
     "multi_modal_projector.",
     "projector.",
+    "qformer.",
+    "query_tokens",
+    "resampler_model.",
+    "sound_encoder.",
+    "sound_projection.",
+    "spatial_projectors.",
     "video_tower.",
     "vision_embed_tokens.",
     "vision_embedder.",
@@ -209,7 +249,14 @@ fn keys_without_images(keys: KeyMap, kind: &str) -> KeyMap {
     let keys = IMAGE_PARTS
         .iter()
         .fold(keys, |keys, part| keys.ignore(&format!("{part}**")).ignore(&format!("model.{part}**")));
-    if kind == "cosmos3_omni" { cosmos_keys(keys) } else { keys }
+    match kind {
+        "cosmos3_omni" => cosmos_keys(keys),
+        // The prefix of OPT's names is not a part of them.
+        "blip-2" | "instructblip" | "instructblipvideo" => keys
+            .prefix_alias("decoder.", "language_model.model.decoder.")
+            .prefix_alias("decoder.", "model.language_model.decoder."),
+        _ => keys,
+    }
 }
 
 /// Adds the names of Cosmos 3, in which the arrays of the decoder and of the vision tower have no prefix.

@@ -1,0 +1,350 @@
+//! SegFormer, an encoder of images with a head for the classes of pixels.
+
+use shardax_nn::prelude::*;
+
+use super::encoder::linear_weights;
+use super::vision::{FrozenNorm, check_channels, frozen_norm_keys, skip_features_of_stages, stage_keys, stages};
+use super::{Config, KeyMap, Pretrained, attention, check_type};
+use crate::Activation;
+use crate::error::value_error;
+use crate::ranks::allow_any_ranks;
+
+/// The architecture of a [`Segformer`]. Lists have an entry for each stage.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SegformerConfig {
+    /// The number of color channels.
+    pub num_channels: usize,
+    /// The features.
+    pub hidden_sizes: Vec<usize>,
+    /// The numbers of blocks.
+    pub depths: Vec<usize>,
+    /// The numbers of attention heads.
+    pub num_attention_heads: Vec<usize>,
+    /// The rows and columns of the squares that keys and values are computed from.
+    pub sr_ratios: Vec<usize>,
+    /// The rows and columns of the first convolutions.
+    pub patch_sizes: Vec<usize>,
+    /// The distances of neighboring patches.
+    pub strides: Vec<usize>,
+    /// The features inside of MLPs.
+    pub mlp_sizes: Vec<usize>,
+    /// The activation of the MLPs.
+    pub hidden_act: Activation,
+    /// The head.
+    pub head: SegformerHead,
+}
+
+/// The head of a [`Segformer`]. The field `architectures` chooses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegformerHead {
+    /// No head: the results are the features of the last stage.
+    None,
+    /// Logits for the classes of the image.
+    Classes(usize),
+    /// Logits for the classes of each patch of the first stage.
+    Pixels {
+        /// The number of classes.
+        classes: usize,
+        /// The features inside of the head.
+        features: usize,
+    },
+}
+
+/// SegFormer ([Xie et al. 2021](https://arxiv.org/abs/2105.15203)). Images can have any size.
+#[derive(Module, Clone, Debug)]
+pub struct Segformer {
+    stages: Vec<Stage>,
+    classifier: Option<Linear>,
+    pixels: Option<PixelHead>,
+}
+
+#[derive(Module, Clone, Debug)]
+struct Stage {
+    patches: Conv,
+    patch_norm: LayerNorm,
+    blocks: Vec<Block>,
+    norm: LayerNorm,
+}
+
+#[derive(Module, Clone, Debug)]
+struct Block {
+    norm: LayerNorm,
+    attention: MultiHeadAttention,
+    /// The convolution and the norm that compute the inputs of keys and values from squares of patches.
+    reduction: Option<Conv>,
+    reduction_norm: Option<LayerNorm>,
+    mlp_norm: LayerNorm,
+    up: Linear,
+    conv: Conv,
+    down: Linear,
+    #[tree(static)]
+    activation: Activation,
+}
+
+/// The head for the classes of pixels, which joins the features of all stages.
+#[derive(Module, Clone, Debug)]
+struct PixelHead {
+    /// A layer for each stage.
+    stages: Vec<Linear>,
+    fuse: Conv,
+    norm: FrozenNorm,
+    classifier: Conv,
+}
+
+/// Added to the variance in norms. The class does not use the field `layer_norm_eps`.
+const EPSILON: f64 = 1e-5;
+
+impl Pretrained for Segformer {
+    type Architecture = SegformerConfig;
+
+    fn read(config: &Config) -> Result<(SegformerConfig, KeyMap)> {
+        let fields = config.fields();
+        check_type(&fields, "segformer")?;
+        let (hidden_sizes, depths) = stages(&fields, "hidden_sizes")?;
+        let count = fields.size("num_encoder_blocks")?;
+        if count != depths.len() {
+            return Err(fields.error(format!("`num_encoder_blocks` must be {}, the length of `depths`", depths.len())));
+        }
+        let list = |name| {
+            let sizes = fields.size_list(name)?;
+            match sizes.len() == count {
+                true => Ok(sizes),
+                false => Err(fields.error(format!("`{name}` must have {count} entries, got {}", sizes.len()))),
+            }
+        };
+        let ratios = fields.numbers("mlp_ratios")?;
+        if ratios.len() != count || ratios.iter().any(|ratio| !(*ratio > 0.0 && *ratio < 1e6)) {
+            return Err(fields.error(format!("`mlp_ratios` must have {count} positive numbers")));
+        }
+        let mlp_sizes = hidden_sizes.iter().zip(ratios).map(|(features, ratio)| (*features as f64 * ratio) as usize);
+        let read = SegformerConfig {
+            num_channels: fields.size("num_channels")?,
+            num_attention_heads: list("num_attention_heads")?,
+            sr_ratios: list("sr_ratios")?,
+            patch_sizes: list("patch_sizes")?,
+            strides: list("strides")?,
+            mlp_sizes: mlp_sizes.collect(),
+            hidden_act: fields.activation("hidden_act")?,
+            head: head(&fields)?,
+            hidden_sizes,
+            depths,
+        };
+        for (heads, features) in read.num_attention_heads.iter().zip(&read.hidden_sizes) {
+            fields.divides(("num_attention_heads", *heads), ("hidden_sizes", *features))?;
+        }
+        skip_features_of_stages(&fields);
+        // Fields that the class does not use, and a number for training.
+        fields.skip(&["layer_norm_eps", "downsampling_rates", "image_size", "semantic_loss_ignore_index"]);
+        fields.skip(&["decoder_hidden_size", "reshape_last_stage"]);
+        fields.finish()?;
+        let keys = keys(&read);
+        Ok((read, keys))
+    }
+
+    fn make(config: &SegformerConfig, rngs: &mut Rngs) -> Result<Self> {
+        let last = config.hidden_sizes[config.hidden_sizes.len() - 1];
+        let (classifier, pixels) = match config.head {
+            SegformerHead::None => (None, None),
+            SegformerHead::Classes(classes) => (Some(Linear::new(last, classes, rngs)), None),
+            SegformerHead::Pixels { classes, features } => {
+                (None, Some(PixelHead::new(&config.hidden_sizes, [features, classes], rngs)))
+            }
+        };
+        let stages = (0..config.depths.len()).map(|stage| Stage::new(config, stage, rngs)).collect();
+        Ok(Segformer { stages, classifier, pixels })
+    }
+
+    fn extents(config: &SegformerConfig) -> (usize, Vec<(&'static str, usize, usize)>) {
+        let mut matrices = Vec::new();
+        for (stage, features) in config.hidden_sizes.iter().copied().enumerate() {
+            let before = stage.checked_sub(1).map_or(config.num_channels, |before| config.hidden_sizes[before]);
+            let [patch, square] =
+                [config.patch_sizes[stage], config.sr_ratios[stage]].map(|size| size.saturating_mul(size));
+            let square = if square > 1 { square } else { 0 };
+            matrices.push(("MLP kernel", features, config.mlp_sizes[stage]));
+            matrices.push(("patch", patch, before.saturating_mul(features)));
+            matrices.push(("square", square, features.saturating_mul(features)));
+        }
+        let last = config.hidden_sizes.last().copied().unwrap_or(0);
+        match config.head {
+            SegformerHead::None => {}
+            SegformerHead::Classes(classes) => matrices.push(("table of classes", classes, last)),
+            SegformerHead::Pixels { classes, features } => {
+                matrices.push(("table of classes", classes, features));
+                matrices.push(("head", features, last.max(features)));
+            }
+        }
+        (config.depths.iter().fold(0, |sum, depth| depth.saturating_add(sum)), matrices)
+    }
+}
+
+/// Returns the head that `architectures` names. The default is the head for classes of images.
+fn head(fields: &super::Fields) -> Result<SegformerHead> {
+    let list = fields.list_opt("architectures")?;
+    let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("ForImageClassification");
+    let classes = fields.count_opt("id2label")?.filter(|count| *count > 0).unwrap_or(2);
+    match name.rsplit_once("For").map_or(name, |(_, head)| head) {
+        "ImageClassification" => Ok(SegformerHead::Classes(classes)),
+        "SemanticSegmentation" if !fields.flag_or("reshape_last_stage", true)? => {
+            Err(fields.error("field `reshape_last_stage` is false, which the head for pixels does not support"))
+        }
+        "SemanticSegmentation" => Ok(SegformerHead::Pixels { classes, features: fields.size("decoder_hidden_size")? }),
+        name if name.ends_with("Model") => Ok(SegformerHead::None),
+        other => Err(fields.error(format!("the head {other:?} of `architectures` is not supported"))),
+    }
+}
+
+/// Returns the names of the arrays.
+fn keys(config: &SegformerConfig) -> KeyMap {
+    let prefix = if config.head == SegformerHead::None { "" } else { "segformer." };
+    let head = "decode_head";
+    let keys = KeyMap::new()
+        .linear("classifier", "classifier")
+        .conv("pixels.fuse", &format!("{head}.linear_fuse"))
+        .conv("pixels.classifier", &format!("{head}.classifier"))
+        .linear("pixels.stages[*]", &format!("{head}.linear_c.*.proj"));
+    let keys = frozen_norm_keys(keys, "pixels.norm", &format!("{head}.batch_norm"));
+    stage_keys(keys, config.depths.len(), |keys, path, stage| {
+        let encoder = format!("{prefix}encoder");
+        let (patches, block) = (format!("{encoder}.patch_embeddings.{stage}"), format!("{encoder}.block.{stage}.*"));
+        let (path_of_block, attention) = (format!("{path}.blocks[*]"), format!("{block}.attention.self"));
+        let keys = ["query", "key", "value"].iter().fold(keys, |keys, part| {
+            keys.linear(&format!("{path_of_block}.attention.{part}"), &format!("{attention}.{part}"))
+        });
+        keys.conv(&format!("{path}.patches"), &format!("{patches}.proj"))
+            .norm(&format!("{path}.patch_norm"), &format!("{patches}.layer_norm"))
+            .norm(&format!("{path}.norm"), &format!("{encoder}.layer_norm.{stage}"))
+            .norm(&format!("{path_of_block}.norm"), &format!("{block}.layer_norm_1"))
+            .norm(&format!("{path_of_block}.mlp_norm"), &format!("{block}.layer_norm_2"))
+            .linear(&format!("{path_of_block}.attention.out"), &format!("{block}.attention.output.dense"))
+            .conv(&format!("{path_of_block}.reduction"), &format!("{attention}.sr"))
+            .norm(&format!("{path_of_block}.reduction_norm"), &format!("{attention}.layer_norm"))
+            .linear(&format!("{path_of_block}.up"), &format!("{block}.mlp.dense1"))
+            .conv(&format!("{path_of_block}.conv"), &format!("{block}.mlp.dwconv.dwconv"))
+            .linear(&format!("{path_of_block}.down"), &format!("{block}.mlp.dense2"))
+    })
+}
+
+impl Stage {
+    fn new(config: &SegformerConfig, stage: usize, rngs: &mut Rngs) -> Stage {
+        let (features, size, stride) = (config.hidden_sizes[stage], config.patch_sizes[stage], config.strides[stage]);
+        let before = stage.checked_sub(1).map_or(config.num_channels, |before| config.hidden_sizes[before]);
+        let around = (size / 2) as i64;
+        let patches = Conv::builder(before, features, [size; 2]).strides([stride; 2]);
+        Stage {
+            patches: patches.padding(Padding::Explicit(vec![(around, around); 2])).build(rngs),
+            patch_norm: LayerNorm::builder(features).epsilon(EPSILON).build(rngs),
+            blocks: (0..config.depths[stage]).map(|_| Block::new(config, stage, rngs)).collect(),
+            norm: LayerNorm::builder(features).epsilon(EPSILON).build(rngs),
+        }
+    }
+
+    fn forward(&self, x: &Array) -> Array {
+        let x = self.patch_norm.forward(self.patches.forward(x));
+        self.norm.forward(self.blocks.iter().fold(x, |x, block| block.forward(x)))
+    }
+}
+
+impl Block {
+    fn new(config: &SegformerConfig, stage: usize, rngs: &mut Rngs) -> Block {
+        let (features, hidden, ratio) = (config.hidden_sizes[stage], config.mlp_sizes[stage], config.sr_ratios[stage]);
+        let norm = |rngs: &mut Rngs| LayerNorm::builder(features).epsilon(EPSILON).build(rngs);
+        let reduction = Conv::builder(features, features, [ratio; 2]).strides([ratio; 2]).padding(Padding::Valid);
+        let around = Padding::Explicit(vec![(1, 1); 2]);
+        Block {
+            norm: norm(rngs),
+            attention: attention(config.num_attention_heads[stage], features).build(rngs),
+            reduction: (ratio > 1).then(|| reduction.build(rngs)),
+            reduction_norm: (ratio > 1).then(|| norm(rngs)),
+            mlp_norm: norm(rngs),
+            up: Linear::builder(features, hidden).kernel_axes(["embed", "mlp"]).build(rngs),
+            conv: Conv::builder(hidden, hidden, [3, 3]).padding(around).feature_group_count(hidden).build(rngs),
+            down: Linear::builder(hidden, features).kernel_axes(["mlp", "embed"]).build(rngs),
+            activation: config.hidden_act,
+        }
+    }
+
+    /// Applies the block to `[batch, rows, columns, features]`.
+    fn forward(&self, x: Array) -> Array {
+        let &[batch, _, _, features] = x.shape() else { return x };
+        let flat = |x: &Array| x.reshape([batch as i32, -1, features as i32]);
+        let normed = self.norm.forward(&x);
+        let reduced = self.reduction.iter().fold(normed.clone(), |x, conv| conv.forward(x));
+        let reduced = flat(&self.reduction_norm.iter().fold(reduced, |x, norm| norm.forward(x)));
+        let attended = self.attention.attend(flat(&normed), &reduced, &reduced, AttentionOptions::new());
+        let x = &x + attended.reshape(x.shape());
+        let hidden = self.conv.forward(self.up.forward(self.mlp_norm.forward(&x)));
+        x + self.down.forward(self.activation.apply(hidden))
+    }
+}
+
+impl PixelHead {
+    fn new(stages: &[usize], [features, classes]: [usize; 2], rngs: &mut Rngs) -> PixelHead {
+        let joined = features.saturating_mul(stages.len());
+        PixelHead {
+            stages: stages.iter().map(|size| Linear::new(*size, features, rngs)).collect(),
+            fuse: Conv::builder(joined, features, [1, 1]).use_bias(false).build(rngs),
+            norm: FrozenNorm::new(features, rngs),
+            classifier: Conv::new(features, classes, [1, 1], rngs),
+        }
+    }
+
+    /// Computes logits `[batch, rows, columns, classes]` from the features of all stages. They have the rows and columns of the
+    /// first stage, to which the features of the other stages are interpolated.
+    fn forward(&self, stages: &[Array]) -> Result<Array> {
+        let Some(&[_, rows, columns, _]) = stages.first().map(Array::shape) else {
+            return Err(value_error("a model without stages has no classes of pixels", "add a stage"));
+        };
+        let mut parts = Vec::with_capacity(stages.len());
+        for (layer, x) in self.stages.iter().zip(stages) {
+            let y = layer.forward(x);
+            y.check()?;
+            let weights = [linear_weights(y.shape()[1], rows)?, linear_weights(y.shape()[2], columns)?];
+            let [down, right] = weights.map(|weights| weights.astype(y.dtype()));
+            parts.push(einsum("ia,jb,nabf->nijf", &[&down, &right, &y]));
+        }
+        // The features of the last stage come first.
+        parts.reverse();
+        let x = relu(self.norm.forward(self.fuse.forward(concatenate(&parts, -1))));
+        Ok(self.classifier.forward(x))
+    }
+}
+
+impl Segformer {
+    /// Computes the features of each stage, `[batch, rows, columns, features]`, from images `[batch, rows, columns, channels]`.
+    #[track_caller]
+    pub fn encode(&self, images: impl ArrayLike) -> Result<Vec<Array>> {
+        let _ranks = allow_any_ranks();
+        let mut x = images.into_array();
+        if let Some(stage) = self.stages.first() {
+            check_channels("Segformer", &x, &stage.patches)?;
+        }
+        let mut features = Vec::with_capacity(self.stages.len());
+        for stage in &self.stages {
+            x = stage.forward(&x);
+            features.push(x.clone());
+        }
+        Ok(features)
+    }
+
+    /// Computes logits from images `[batch, rows, columns, channels]`: `[batch, classes]` for classes of images, and `[batch,
+    /// rows, columns, classes]` for classes of pixels, with the rows and columns of the first stage. `transformers` has the
+    /// classes before the rows. Without a head, the results are the features of the last stage.
+    #[track_caller]
+    pub fn forward(&self, images: impl ArrayLike) -> Array {
+        let images = images.into_array();
+        self.try_forward(&images).unwrap_or_else(|error| Array::from_error(error, &images))
+    }
+
+    #[track_caller]
+    fn try_forward(&self, images: &Array) -> Result<Array> {
+        let features = self.encode(images)?;
+        let _ranks = allow_any_ranks();
+        let Some(last) = features.last() else { return Ok(images.clone()) };
+        match (&self.classifier, &self.pixels) {
+            (Some(head), _) => Ok(head.forward(last.mean([1, 2]))),
+            (None, Some(head)) => head.forward(&features),
+            (None, None) => Ok(last.clone()),
+        }
+    }
+}
