@@ -6,7 +6,7 @@
 
 use crate::Result;
 use crate::per_type::per_type;
-use crate::radix::{is_fast, radix_sort};
+use crate::radix::{is_fast, radix_sort, radix_sort_from};
 use crate::tasks::run_tasks;
 use crate::view::{ShapeError, check};
 
@@ -116,8 +116,8 @@ trait Packed: Copy + Ord + Send {
     fn with_key(self, bits: usize, key: u64) -> Self;
     fn with_index(self, index: u32) -> Self;
     fn index(self) -> usize;
-    /// The bits of the keys from `shift` on.
-    fn key_bits(self, shift: u32) -> usize;
+    /// The bits of the keys.
+    fn key_bits(self) -> u64;
 }
 
 macro_rules! packed {
@@ -142,8 +142,8 @@ macro_rules! packed {
             }
 
             #[inline]
-            fn key_bits(self, shift: u32) -> usize {
-                (self >> (shift + INDEX_BITS as u32)) as usize
+            fn key_bits(self) -> u64 {
+                (self >> INDEX_BITS) as u64
             }
         }
     )* };
@@ -156,13 +156,19 @@ struct Task<'a> {
     results: Vec<&'a mut [u8]>,
 }
 
+/// The memory of a thread: for pairs of keys and elements, and for keys and indices.
+type Memory<P> = ([Vec<u64>; 2], [Vec<P>; 2]);
+
 impl Task<'_> {
     /// Sorts the rows. The integers of a row, and memory of the same size, are kept for the next task.
-    fn sort<P: Packed>(self, n: usize, keys: &[KeyOrder], [packed, spare]: &mut [Vec<P>; 2]) {
+    fn sort<P: Packed>(self, n: usize, keys: &[KeyOrder], (pairs, [packed, spare]): &mut Memory<P>) {
         let Task { operands, mut results } = self;
         let bits: usize = operands.iter().zip(keys).map(|(key, _)| 8 * key.width).sum();
         let rows = operands.first().map_or(0, |first| first.data.len() / first.width / n);
         for row in 0..rows {
+            if sort_pairs(&operands, keys, &mut results, row, n, pairs) {
+                continue;
+            }
             packed.clear();
             packed.resize(n, P::ZERO);
             for (operand, order) in operands.iter().zip(keys) {
@@ -170,8 +176,8 @@ impl Task<'_> {
             }
             packed.iter_mut().zip(0..).for_each(|(packed, index)| *packed = packed.with_index(index));
             // Digits of the keys are enough, because the indices ascend before the sort, and digits keep the order.
-            match is_fast::<P>(n, bits as u32) {
-                true => radix_sort(packed, spare, bits as u32, P::key_bits),
+            match is_fast(n, bits as u32) {
+                true => radix_sort(packed, spare, P::key_bits),
                 false => packed.sort_unstable(),
             }
             for (operand, result) in operands.iter().zip(&mut results) {
@@ -235,6 +241,71 @@ fn float_key(bits: u64, sign: u64, infinity: u64) -> u64 {
     }
 }
 
+/// Sorts a long row of two operands of four bytes by the first one. Each element of the other operand is packed with its key, so that
+/// it moves with the key, and is not read in another order at the end. Returns `false` if the row is not such a row.
+fn sort_pairs(
+    operands: &[SortOperand<'_>],
+    keys: &[KeyOrder],
+    results: &mut [&mut [u8]],
+    row: usize,
+    n: usize,
+    [items, spare]: &mut [Vec<u64>; 2],
+) -> bool {
+    let ([key, other], [order], [sorted_keys, sorted]) = (operands, keys, results) else { return false };
+    if [key.width, other.width] != [4; 2] || !is_fast(n, u32::BITS) {
+        return false;
+    }
+    let part = row_bytes(row, n, 4);
+    let [key, other] = [key, other].map(|operand| operand.data[part.clone()].as_chunks::<4>().0);
+    let results = [&mut sorted_keys[part.clone()], &mut sorted[part]];
+    let results = results.map(|result| result.as_chunks_mut::<4>().0);
+    const SIGN: u32 = 1 << 31;
+    match *order {
+        KeyOrder::Unsigned => pairs_by(key, other, results, items, spare, |bits| bits, |key| key),
+        KeyOrder::Signed => pairs_by(key, other, results, items, spare, |bits| bits ^ SIGN, |key| key ^ SIGN),
+        KeyOrder::Float { infinity } => {
+            // The bits of -0 and of NaNs do not follow from their keys.
+            let is_odd = |bits: u32| (bits == SIGN) | (u64::from(bits & !SIGN) > infinity);
+            if key.iter().fold(false, |any, bits| any | is_odd(u32::from_ne_bytes(*bits))) {
+                return false;
+            }
+            let to_key = |bits: u32| bits ^ ((bits.cast_signed() >> 31).cast_unsigned() | SIGN);
+            let from_key = |key: u32| key ^ (!(key.cast_signed() >> 31).cast_unsigned() | SIGN);
+            pairs_by(key, other, results, items, spare, to_key, from_key)
+        }
+    }
+    true
+}
+
+/// Sorts pairs by the keys that `to_key` returns for the bits of the first operand. `from_key` is its inverse.
+fn pairs_by(
+    keys: &[[u8; 4]],
+    others: &[[u8; 4]],
+    [sorted_keys, sorted]: [&mut [[u8; 4]]; 2],
+    items: &mut Vec<u64>,
+    spare: &mut Vec<u64>,
+    to_key: impl Fn(u32) -> u32 + Copy,
+    from_key: impl Fn(u32) -> u32 + Copy,
+) {
+    let n = keys.len().min(others.len());
+    items.resize(n, 0);
+    let key = |index: usize| u64::from(to_key(u32::from_ne_bytes(keys[index])));
+    let item = |index: usize| key(index) << INDEX_BITS | u64::from(u32::from_ne_bytes(others[index]));
+    radix_sort_from(
+        items,
+        spare,
+        |item| item >> INDEX_BITS,
+        item,
+        |start, items: &[u64]| {
+            let results = sorted_keys[start..].iter_mut().zip(&mut sorted[start..]);
+            for ((sorted_key, sorted), item) in results.zip(items) {
+                *sorted_key = from_key((item >> INDEX_BITS) as u32).to_ne_bytes();
+                *sorted = (*item as u32).to_ne_bytes();
+            }
+        },
+    );
+}
+
 /// Writes the elements of a row in their new order.
 fn gather<P: Packed, const W: usize>(from: &[u8], packed: &[P], to: &mut [u8]) {
     let (from, to) = (from.as_chunks::<W>().0, to.as_chunks_mut::<W>().0);
@@ -247,18 +318,18 @@ per_type!(SortRows for [i8, u8, i16, u16, i32, u32, i64, u64] {
 
 /// An element of the rows of [`sort_keys`].
 pub trait SortKey: SortRows + Copy + Ord + Send + Sync {
-    /// The bits from `shift` on of an unsigned integer with the same order.
+    /// An unsigned integer with the same order.
     #[doc(hidden)]
-    fn key_bits(self, shift: u32) -> usize;
+    fn key_bits(self) -> u64;
 }
 
 macro_rules! sort_keys {
     ($($t:ident $unsigned:ident)*) => { $(
         impl SortKey for $t {
             #[inline]
-            fn key_bits(self, shift: u32) -> usize {
+            fn key_bits(self) -> u64 {
                 // The sign of negative numbers sorts before the sign of positive numbers.
-                ((self.wrapping_sub($t::MIN) as $unsigned) >> shift) as usize
+                (self.wrapping_sub($t::MIN) as $unsigned).into()
             }
         }
     )* };
@@ -284,11 +355,13 @@ fn sort_keys_of<T: SortKey>(n: usize, x: &[T], out: &mut [T], threads: usize) ->
     let size = TASK.div_ceil(n) * n;
     let tasks = x.chunks(size).zip(out.chunks_mut(size)).collect();
     run_tasks(tasks, threads.max(1), Vec::new, |spare, (x, out): (&[T], &mut [T])| {
-        out.copy_from_slice(x);
-        let bits = 8 * size_of::<T>() as u32;
-        match is_fast::<T>(n, bits) {
-            true => out.chunks_exact_mut(n).for_each(|row| radix_sort(row, spare, bits, T::key_bits)),
-            false => out.chunks_exact_mut(n).for_each(<[T]>::sort_unstable),
+        if is_fast(n, 8 * size_of::<T>() as u32) {
+            for (x, out) in x.chunks_exact(n).zip(out.chunks_exact_mut(n)) {
+                radix_sort_from(out, spare, T::key_bits, |index| x[index], |_, _| ());
+            }
+        } else {
+            out.copy_from_slice(x);
+            out.chunks_exact_mut(n).for_each(<[T]>::sort_unstable);
         }
     });
     Ok(())

@@ -43,6 +43,40 @@ fn sorts_by_floats_are_stable_and_keep_bits() {
     }
 }
 
+/// Compares a sort of long rows of keys and their indices with the stable sort of the standard library.
+fn assert_pairs_sorted<T: Copy, K: Ord>(keys: &[T], to_bytes: fn(T) -> [u8; 4], order: KeyOrder, key: fn(T) -> K) {
+    let n = keys.len();
+    let mut want: Vec<u32> = (0..n as u32).collect();
+    want.sort_by_key(|i| key(keys[*i as usize]));
+    let want_keys: Vec<T> = want.iter().map(|i| keys[*i as usize]).collect();
+    let (data, indices) = (bytes(keys, to_bytes), bytes(&(0..n as u32).collect::<Vec<_>>(), u32::to_ne_bytes));
+    let operands = [SortOperand { data: &data, width: 4 }, SortOperand { data: &indices, width: 4 }];
+    let (mut a, mut b) = (vec![0; 4 * n], vec![0; 4 * n]);
+    sort(n, &operands, &[order], &mut [&mut a, &mut b], 1).unwrap();
+    assert!(a == bytes(&want_keys, to_bytes) && b == bytes(&want, u32::to_ne_bytes), "{n} pairs");
+}
+
+#[test]
+fn sorts_of_long_rows_of_pairs_are_stable() {
+    for n in [1024, 2048, 5000, 70_000] {
+        let x = noise(n, 5);
+        let integers: Vec<i32> = x.iter().map(|x| (x * 2e9) as i32).collect();
+        let ties: Vec<i32> = x.iter().map(|x| (x * 20.0) as i32).collect();
+        // Almost all keys are in one part of the first division.
+        let skewed: Vec<u32> = x.iter().map(|x| (x.abs().powi(20) * 4e9) as u32).collect();
+        assert_pairs_sorted(&integers, i32::to_ne_bytes, KeyOrder::Signed, |x| x);
+        assert_pairs_sorted(&ties, i32::to_ne_bytes, KeyOrder::Signed, |x| x);
+        assert_pairs_sorted(&skewed, u32::to_ne_bytes, KeyOrder::Unsigned, |x| x);
+        assert_pairs_sorted(&vec![7; n], u32::to_ne_bytes, KeyOrder::Unsigned, |x| x);
+        // Positive zeros, subnormal numbers and infinities, without numbers whose bits do not follow from their order.
+        let odd: Vec<f32> = odd(n, 6).into_iter().map(|x| if x.is_nan() || x == 0.0 { 0.0 } else { x }).collect();
+        let key =
+            |x: f32| x.to_bits().cast_signed() ^ ((x.to_bits().cast_signed() >> 31).cast_unsigned() >> 1).cast_signed();
+        assert_pairs_sorted(&odd, f32::to_ne_bytes, F32, key);
+        assert_pairs_sorted(&x.iter().map(|x| x + 0.0).collect::<Vec<f32>>(), f32::to_ne_bytes, F32, key);
+    }
+}
+
 /// Sorts by all operands but the last one, and returns the last one.
 fn sorted_payload(n: usize, operands: &[SortOperand<'_>], orders: &[KeyOrder]) -> Vec<u8> {
     let mut results: Vec<Vec<u8>> = operands.iter().map(|operand| vec![0; operand.data.len()]).collect();
