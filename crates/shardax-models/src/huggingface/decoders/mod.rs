@@ -1,14 +1,18 @@
 //! The decoders of `transformers`: readers of their configurations, and the names of their arrays.
 
 mod bloom;
+mod ernie;
 mod experts;
 mod fused;
 mod gemma;
 mod gpt;
+mod kimi;
 mod latent;
 mod layered;
 mod linear;
 mod llama;
+mod olmo_hybrid;
+mod qwen_linear;
 mod state_space;
 mod windowed;
 mod wrapper;
@@ -70,12 +74,13 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["bloom"], bloom::bloom),
     (&["mpt"], bloom::mpt),
     (&["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "granitemoe", "gpt_oss"], experts::read),
-    (&["dots1", "minimax_m2", "flex_olmo", "granitemoeshared", "ernie4_5_moe", "ernie4_5_vl_moe_text"], experts::read),
+    (&["dots1", "minimax_m2", "flex_olmo", "granitemoeshared"], experts::read),
+    (&["ernie4_5_moe", "ernie4_5_vl_moe_text"], ernie::read),
     (&["exaone_moe", "hunyuan_v1_moe", "solar_open", "sarvam_moe", "llama4_text"], experts::read),
     (&["qwen3_vl_moe_text", "lfm2_moe", "qwen3_omni_moe_text", "glm4v_moe_text", "aria_text"], experts::read),
-    (&["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"], linear::qwen),
-    (&["kimi_linear"], linear::kimi),
-    (&["olmo_hybrid"], linear::olmo),
+    (&["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"], qwen_linear::read),
+    (&["kimi_linear"], kimi::read),
+    (&["olmo_hybrid"], olmo_hybrid::read),
     (
         &[
             "deepseek_v2",
