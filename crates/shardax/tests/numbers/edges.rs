@@ -671,3 +671,38 @@ fn same_padding_of_windows_counts_no_gaps_of_the_array() -> Result<()> {
     assert_eq!(sums.to_vec::<f32>()?, [1.0, 2.0, 3.0, 3.0, 4.0]);
     Ok(())
 }
+
+#[test]
+fn polysub_of_unsigned_integers() -> Result<()> {
+    setup();
+    // The negative of an unsigned integer wraps, but the difference is in the common dtype.
+    let q = array_of([2, 7], DType::U8);
+    assert_eq!(np::polysub(array([1.5f32, 1.0]), &q).to_vec::<f32>()?, [-0.5, -6.0]);
+    assert_eq!(np::polysub(array([1, 1, 1]), &q).to_vec::<i32>()?, [1, -1, -6]);
+    Ok(())
+}
+
+#[test]
+fn digitize_with_descending_edges() -> Result<()> {
+    setup();
+    let x = array([3.5f32, 3.0, 2.5, 1.0, 0.5]);
+    assert_eq!(np::digitize(&x, array([3.0f32, 2.0, 1.0])).to_vec::<i32>()?, [0, 0, 1, 2, 3]);
+    assert_eq!(np::digitize(&x, array([1.0f32, 2.0, 3.0])).to_vec::<i32>()?, [3, 3, 2, 1, 0]);
+    assert_eq!(np::digitize(&x, array([1.0f32])).to_vec::<i32>()?, [1, 1, 1, 1, 0]);
+    assert_eq!(np::digitize(&x, zeros(0)).to_vec::<i32>()?, [0; 5]);
+    let edges = jit(|edges: Array, x: Array| np::digitize(x, edges));
+    assert_eq!(edges.call((array([3.0f32, 2.0, 1.0]), &x))?.to_vec::<i32>()?, [0, 0, 1, 2, 3]);
+    Ok(())
+}
+
+#[test]
+fn sums_of_booleans() -> Result<()> {
+    setup();
+    let (x, ids) = (array([true, false, true, true]), array([0, 0, 2, 2]));
+    assert_eq!(np::segment_sum(&x, &ids, 3).to_vec::<i32>()?, [1, 0, 2]);
+    assert_eq!(np::segment_prod(&x, &ids, 3).to_vec::<i32>()?, [0, 1, 1]);
+    let matrix = x.reshape([2, 2]);
+    assert_eq!(np::einsum("ij->j", &[&matrix]).to_vec::<bool>()?, [true, true]);
+    assert_eq!(np::einsum("ij,jk->i", &[&matrix, &matrix]).to_vec::<bool>()?, [true, true]);
+    Ok(())
+}

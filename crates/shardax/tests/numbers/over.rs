@@ -1,5 +1,6 @@
 //! Reductions with options. (`jax.numpy` 0.10.2 returns the same values for the same calls.)
 
+use shardax::numpy as np;
 use shardax::prelude::*;
 
 use super::{common, floats};
@@ -78,6 +79,35 @@ fn booleans_and_exponentials() -> Result<()> {
 }
 
 #[test]
+fn options_of_statistics_without_nan() -> Result<()> {
+    common::quick::setup();
+    let x = array([[1.0f32, f32::NAN, 4.0], [2.0, 6.0, 9.0]]);
+    let first_two = array([true, true, false]);
+    assert_eq!(floats(&np::nanmean(&x, over(1).mask(&first_two))), [1.0, 4.0]);
+    assert_eq!(floats(&np::nanvar(&x, over(1).mask(&first_two))), [0.0, 4.0]);
+    assert_eq!(floats(&np::nanstd(&x, over(1).mask(&first_two))), [0.0, 2.0]);
+    assert_eq!(floats(&np::nansum(&x, over(1).mask(&first_two).initial(10))), [11.0, 18.0]);
+    let mean = np::nanmean(&x, over(1).dtype(DType::F16));
+    assert_eq!((mean.dtype(), floats(&mean)), (DType::F16, vec![2.5, 5.66796875]));
+    assert_eq!(floats(&np::nanmin(&x, over(1).initial(1.5))), [1.0, 1.5]);
+    assert_eq!(np::nanmax(&array([f32::NAN; 2]), over(..).initial(0.5)).item::<f32>()?, 0.5);
+    Ok(())
+}
+
+#[test]
+fn averages_with_weights_of_an_axis() -> Result<()> {
+    common::quick::setup();
+    let (x, weights) = (array([[1.0f32, 2.0], [3.0, 4.0]]), array([1.0f32, 3.0]));
+    assert_eq!(floats(&np::average(&x, &weights, 0)), [2.5, 3.5]);
+    assert_eq!(floats(&np::average(&x, &weights, -2)), [2.5, 3.5]);
+    assert_eq!(floats(&np::average(&x, &weights, 1)), [1.75, 3.75]);
+    assert_eq!(floats(&np::average(&x, &weights, over(..).mask(array([true, false])))), [2.0]);
+    let error = np::average(ones([2, 3]), &weights, 1).check().unwrap_err().to_string();
+    assert!(error.contains("average got 2 weights for axis 1 of float32[2,3], which has size 3"), "{error}");
+    Ok(())
+}
+
+#[test]
 fn options_that_a_reduction_does_not_have() {
     common::quick::setup();
     fn text(x: Array) -> String {
@@ -86,6 +116,10 @@ fn options_that_a_reduction_does_not_have() {
     let x = ones(3);
     assert!(text(x.mean(over(..).initial(1))).contains("`mean` does not have the option `initial`"));
     assert!(text(x.max(over(..).dtype(DType::F64))).contains("`max` does not have the option `dtype`"));
+    assert!(text(np::nanmean(&x, over(..).initial(1))).contains("`nanmean` does not have the option `initial`"));
+    assert!(text(np::nanmin(&x, over(..).dtype(DType::F64))).contains("`nanmin` does not have the option `dtype`"));
+    assert!(text(np::average(&x, &x, over(..).initial(1))).contains("`average` does not have the option `initial`"));
+    assert!(text(np::ptp(&x, over(..).dtype(DType::F64))).contains("`ptp` does not have the option `dtype`"));
     assert!(text(x.sum(over(..).mask(ones(3)))).contains("needs a boolean mask, got float32[3]"));
     assert!(text(x.sum(over(..).mask(array([true, false])))).contains("broadcast"));
     assert!(text(x.sum(over(..).initial(ones(2)))).contains("needs an initial value that is a scalar"));

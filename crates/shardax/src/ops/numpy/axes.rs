@@ -93,6 +93,31 @@ impl Over {
     pub(super) fn has_dtype(&self) -> bool {
         self.dtype.is_some()
     }
+
+    pub(super) fn has_initial(&self) -> bool {
+        self.initial.is_some()
+    }
+
+    /// Returns the axis if exactly one is reduced.
+    pub(super) fn single_axis(&self) -> Option<i32> {
+        self.axes.as_deref().filter(|axes| axes.len() == 1).map(|axes| axes[0])
+    }
+
+    /// Selects the elements that both `mask` and the mask set before select. `mask` has the shape of the operand.
+    pub(super) fn and_mask(self, mask: &Array) -> Over {
+        let both = match &self.mask {
+            Some(earlier) if earlier.dtype() == DType::Bool => mask & earlier.broadcast_to(mask.shape()),
+            // The reduction rejects masks of other dtypes, with its name.
+            Some(earlier) => earlier.clone(),
+            None => mask.clone(),
+        };
+        self.mask(both)
+    }
+
+    /// Fails if an option is set that the function `name` does not have.
+    pub(super) fn check(&self, name: &str, x: &Array, options: Options) -> Result<()> {
+        Reduction::new(name, x, self.clone(), options).map(drop)
+    }
 }
 
 /// Axes, or [`over`] axes with options.

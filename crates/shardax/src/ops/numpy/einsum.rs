@@ -8,9 +8,11 @@ use super::promote_args_of;
 use crate::core::array::Array;
 use crate::core::program::Aval;
 use crate::core::program::trace::at_caller;
+use crate::dtype::DType;
 use crate::error::{Error, Result, bail, err};
 use crate::ops::auto_axes::in_auto_axes;
 use crate::ops::lax::{self, DotOptions};
+use crate::ops::primitive::reduce::Reducer;
 use crate::sharding::{DimSpec, Typed};
 
 /// A dimension label: a letter, or a position in an ellipsis counted from its end.
@@ -271,7 +273,9 @@ fn sum_out(term: &Term, needed: &[Label]) -> Term {
         return term.clone();
     }
     let labels = term.labels.iter().copied().filter(|l| needed.contains(l)).collect();
-    Term { array: lax::reduce_sum(&term.array, &axes), labels }
+    // The sum of booleans is their "or", as in products of booleans.
+    let reducer = if term.array.dtype() == DType::Bool { Reducer::Or } else { Reducer::Sum };
+    Term { array: lax::reduce_with(&term.array, reducer, &axes), labels }
 }
 
 /// The products in the order with the fewest multiply-adds, if there are few terms.

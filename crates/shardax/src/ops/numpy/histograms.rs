@@ -270,8 +270,8 @@ impl IntoBins for Bins {
     }
 }
 
-/// Returns the bin of each element between these ascending edges, int32. It is the number of edges that are at most the
-/// element.
+/// Returns the bin of each element between these edges, int32. It is the number of edges that are at most the element if the
+/// edges ascend, and the number of edges that are greater if they descend.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -284,5 +284,13 @@ impl IntoBins for Bins {
 #[track_caller]
 pub fn digitize(x: impl ArrayLike, edges: impl ArrayLike) -> Array {
     let (x, edges) = (&x.into_array(), &edges.into_array());
-    checked_or_failed(x, || Ok(edges.searchsorted_right(x)))
+    checked_or_failed(x, || {
+        let count = edges.size();
+        if edges.ndim() != 1 || count < 2 {
+            return Ok(edges.searchsorted_right(x));
+        }
+        let descends = edges.get(-1).less(edges.get(0));
+        let bins = where_(&descends, edges.flip(0), edges).searchsorted_right(x);
+        Ok(where_(descends, Array::literal(Scalar::Int(count as i128), bins.dtype(), false) - &bins, &bins))
+    })
 }

@@ -62,14 +62,16 @@ pub fn polyval(p: impl ArrayLike, x: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn polyadd(p: impl ArrayLike, q: impl ArrayLike) -> Array {
     let (p, q) = (p.into_array(), q.into_array());
-    checked_or_failed(&p, || {
-        vector("polyadd", &p)?;
-        vector("polyadd", &q)?;
-        let args = promote_dtypes(&[&p, &q], |d| d)?;
-        let n = p.size().max(q.size());
-        let [p, q] = [&args[0], &args[1]].map(|x| super::pad(x, (n - x.size(), 0), super::PadMode::Constant(0.0)));
-        Ok(p + q)
-    })
+    checked_or_failed(&p, || padded("polyadd", &p, &q).map(|[p, q]| p + q))
+}
+
+/// Converts the coefficients to a common dtype, and pads the shorter vector with leading zeros.
+fn padded(name: &str, p: &Array, q: &Array) -> Result<[Array; 2]> {
+    vector(name, p)?;
+    vector(name, q)?;
+    let args = promote_dtypes(&[p, q], |d| d)?;
+    let n = p.size().max(q.size());
+    Ok([&args[0], &args[1]].map(|x| super::pad(x, (n - x.size(), 0), super::PadMode::Constant(0.0))))
 }
 
 /// Returns the difference of two polynomials.
@@ -81,7 +83,9 @@ pub fn polyadd(p: impl ArrayLike, q: impl ArrayLike) -> Array {
 /// ```
 #[track_caller]
 pub fn polysub(p: impl ArrayLike, q: impl ArrayLike) -> Array {
-    polyadd(p, -q.into_array())
+    let (p, q) = (p.into_array(), q.into_array());
+    // The difference is computed in the common dtype, because the negative of an unsigned integer wraps in its own.
+    checked_or_failed(&p, || padded("polysub", &p, &q).map(|[p, q]| p - q))
 }
 
 /// Returns the product of two polynomials, floating point.

@@ -3,7 +3,7 @@
 use super::{checked_or_failed, filled, where_};
 use crate::core::array::Array;
 use crate::core::sharding_like::ShardingLike;
-use crate::dtype::Scalar;
+use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::gather::wide;
@@ -24,15 +24,20 @@ fn segments(name: &str, data: &Array, ids: &Array, count: usize) -> Result<Array
     // Negative ids are moved out of range too, because they must be dropped and not count from the end. The number of segments
     // may exceed the dtype of the ids.
     let ids = wide(ids, &[count]);
-    Ok(where_(ids.less(0), count.min(i32::MAX as usize) as i32, ids))
+    Ok(where_(ids.less(0), Array::literal(Scalar::Int(count as i128), ids.dtype(), false), ids))
 }
 
 fn start(data: &Array, count: usize, value: Scalar) -> Array {
     filled(&[&[count], &data.shape()[1..]].concat(), value, data.dtype())
 }
 
+/// Converts booleans to int32, so that sums count them, like [`Array::sum`].
+fn counted(data: Array) -> Array {
+    if data.dtype() == DType::Bool { data.astype(DType::I32) } else { data }
+}
+
 /// Sums the entries of `data` (along its first dimension) in each of `num_segments` segments. The sum of an empty segment is 0. Entries
-/// whose segment id is out of range are dropped.
+/// whose segment id is out of range are dropped. Booleans are counted.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -43,7 +48,7 @@ fn start(data: &Array, count: usize, value: Scalar) -> Array {
 /// ```
 #[track_caller]
 pub fn segment_sum(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segments: usize) -> Array {
-    let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());
+    let (data, segment_ids) = (&counted(data.into_array()), &segment_ids.into_array());
     checked_or_failed(data, || {
         let ids = segments("segment_sum", data, segment_ids, num_segments)?;
         Ok(start(data, num_segments, Scalar::Int(0)).at(&ids).add(data))
@@ -72,7 +77,7 @@ pub fn segment_sum_sharded(
     num_segments: usize,
     sharding: impl Into<ShardingLike>,
 ) -> Array {
-    let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());
+    let (data, segment_ids) = (&counted(data.into_array()), &segment_ids.into_array());
     checked_or_failed(data, || {
         let ids = segments("segment_sum", data, segment_ids, num_segments)?;
         Ok(start(data, num_segments, Scalar::Int(0)).at(&ids).out_sharding(sharding).add(data))
@@ -89,7 +94,7 @@ pub fn segment_sum_sharded(
 /// ```
 #[track_caller]
 pub fn segment_prod(data: impl ArrayLike, segment_ids: impl ArrayLike, num_segments: usize) -> Array {
-    let (data, segment_ids) = (&data.into_array(), &segment_ids.into_array());
+    let (data, segment_ids) = (&counted(data.into_array()), &segment_ids.into_array());
     checked_or_failed(data, || {
         let ids = segments("segment_prod", data, segment_ids, num_segments)?;
         Ok(start(data, num_segments, Scalar::Int(1)).at(&ids).multiply(data))

@@ -1,6 +1,6 @@
 //! Statistics: order statistics, averages, differences, interpolation, covariances.
 
-use super::axes::{IntoAxes, IntoReduction, over};
+use super::axes::{IntoAxes, IntoReduction, Options, Over, over};
 use super::indexing::{IntoAxis, with_axis};
 use super::options::options;
 use super::{
@@ -17,10 +17,10 @@ use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::reduce::{accumulator, in_accumulator};
 use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::rank_promotion;
-use crate::shape::AxisNumber;
+use crate::shape::{AxisNumber, normalize_axis};
 
 /// Returns the weighted mean over `axes`: `sum(x * weights) / sum(weights)`. The weights have the shape of `x`, or
-/// broadcast to it.
+/// broadcast to it. A vector of weights belongs to the axis if `axes` is a single one.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -34,13 +34,33 @@ pub fn average(x: impl ArrayLike, weights: impl ArrayLike, axes: impl IntoReduct
     let weights = weights.into_array();
     checked_or_failed(x, || {
         let _ranks = rank_promotion::allow();
+        let axes = axes.into_reduction();
+        axes.check("average", x, Options::None)?;
+        let weights = along_axis(x, weights, &axes)?;
         let args = promote_args("average", &[x, &weights])?;
         let dtype = to_inexact(args[0].dtype());
         let args: Vec<Array> = args.iter().map(|a| to_strong_type(a, accumulator(dtype))).collect();
         let args = broadcast_args("average", &args)?;
-        let axes = axes.into_reduction();
         Ok(to_strong_type(&((&args[0] * &args[1]).sum(axes.clone()) / args[1].sum(axes)), dtype))
     })
+}
+
+/// Reshapes a vector of weights so that it broadcasts along the averaged axis of `x`, if there is a single one.
+fn along_axis(x: &Array, weights: Array, axes: &Over) -> Result<Array> {
+    weights.check()?;
+    let Some(axis) = axes.single_axis().filter(|_| weights.ndim() == 1 && x.ndim() > 1) else { return Ok(weights) };
+    let axis = normalize_axis(axis as isize, x.ndim())?;
+    let (count, size) = (weights.size(), x.shape()[axis]);
+    if count != size && count != 1 {
+        return Err(err!(
+            Value,
+            "average got {count} weights for axis {axis} of {}, which has size {size}",
+            x.type_name()
+        )
+        .help("pass a weight for each element along the axis, or weights of the array's shape"));
+    }
+    let shape: Vec<usize> = (0..x.ndim()).map(|d| if d == axis { count } else { 1 }).collect();
+    Ok(lax::reshape(&weights, &shape))
 }
 
 /// Returns the range of the elements over `axes`: maximum minus minimum.
@@ -55,6 +75,7 @@ pub fn ptp(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let x = &x.into_array();
     checked_or_failed(x, || {
         let axes = axes.into_reduction();
+        axes.check("ptp", x, Options::Initial)?;
         Ok(x.max(axes.clone()) - x.min(axes))
     })
 }
@@ -198,15 +219,19 @@ without_nan! {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     nanmean(x, valid, axes) => {
-        let dtype = to_inexact(x.dtype());
-        let wide = to_strong_type(x, accumulator(dtype));
-        let count = convert(&valid, DType::F32, true).sum(axes.clone());
-        to_strong_type(&(where_(valid, wide, 0).sum(axes) / count), dtype)
+        axes.check("nanmean", x, Options::DType)?;
+        where_(&valid, x, 0).mean(axes.and_mask(&valid))
     };
     /// The variance over `axes` of the elements that are not NaN, or NaN where all elements are.
-    nanvar(x, valid, axes) => where_(&valid, x, 0).var(axes.mask(valid));
+    nanvar(x, valid, axes) => {
+        axes.check("nanvar", x, Options::DType)?;
+        where_(&valid, x, 0).var(axes.and_mask(&valid))
+    };
     /// The standard deviation over `axes` of the elements that are not NaN, or NaN where all elements are.
-    nanstd(x, valid, axes) => where_(&valid, x, 0).std(axes.mask(valid));
+    nanstd(x, valid, axes) => {
+        axes.check("nanstd", x, Options::DType)?;
+        where_(&valid, x, 0).std(axes.and_mask(&valid))
+    };
     /// The largest element over `axes` that is not NaN; NaN where all are.
     ///
     /// ```
@@ -219,15 +244,21 @@ without_nan! {
     nanmin(x, valid, axes) => extreme(x, &valid, axes, false)?;
 }
 
-fn extreme(x: &Array, valid: &Array, axes: super::Over, largest: bool) -> Result<Array> {
+fn extreme(x: &Array, valid: &Array, axes: Over, largest: bool) -> Result<Array> {
+    axes.check(if largest { "nanmax" } else { "nanmin" }, x, Options::Initial)?;
     if !x.dtype().is_inexact() {
         return Ok(max_or_min(x, axes, largest));
     }
     let least = if largest { f64::NEG_INFINITY } else { f64::INFINITY };
-    Ok(where_(valid.any(axes.clone()), max_or_min(&where_(valid, x, least), axes, largest), f64::NAN))
+    let numbers = where_(valid, x, least);
+    // As in JAX, an initial value is the result where all elements are NaN.
+    if axes.has_initial() {
+        return Ok(max_or_min(&numbers, axes, largest));
+    }
+    Ok(where_(valid.any(axes.clone()), max_or_min(&numbers, axes, largest), f64::NAN))
 }
 
-fn max_or_min(x: &Array, axes: super::Over, largest: bool) -> Array {
+fn max_or_min(x: &Array, axes: Over, largest: bool) -> Array {
     if largest { x.max(axes) } else { x.min(axes) }
 }
 
