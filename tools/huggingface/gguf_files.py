@@ -1,11 +1,13 @@
 """Makes the GGUF files that the tests of `shardax_models` read, by llama.cpp's Python package: random blocks of every type with their
 numbers, and the tiny models of `crates/shardax-models/tests/golden` in llama.cpp's names and order of rows.
 
-    .venv/huggingface/bin/python tools/huggingface/gguf_files.py
+    .venv/huggingface/bin/python tools/huggingface/gguf_files.py          # all of them
+    .venv/huggingface/bin/python tools/huggingface/gguf_files.py olmo2    # some of ARCHITECTURES
 """
 
 import json
 import pathlib
+import sys
 
 import gguf
 import numpy as np
@@ -73,7 +75,23 @@ ARCHITECTURES = {
     "gemma3": gguf.MODEL_ARCH.GEMMA3,
     "phi": gguf.MODEL_ARCH.PHI2,
     "phi3": gguf.MODEL_ARCH.PHI3,
+    "arcee": gguf.MODEL_ARCH.ARCEE,
+    "cohere": gguf.MODEL_ARCH.COMMAND_R,
+    "glm4": gguf.MODEL_ARCH.GLM4,
+    "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
+    "granite": gguf.MODEL_ARCH.GRANITE,
+    "olmo2": gguf.MODEL_ARCH.OLMO2,
+    "olmo3": gguf.MODEL_ARCH.OLMO2,
+    "qwen2_moe": gguf.MODEL_ARCH.QWEN2MOE,
+    "smollm3": gguf.MODEL_ARCH.SMOLLM3,
+    "starcoder2": gguf.MODEL_ARCH.STARCODER2,
 }
+# llama.cpp converts these architectures like Llama, with another order of the rows of queries and keys.
+PERMUTED = ["llama", "arcee", "granite", "smollm3"]
+
+
+# The names of a layer's experts, and of their gates, last layers and first layers.
+EXPERTS = {"mixtral": ("block_sparse_moe", ["w1", "w2", "w3"]), "qwen2_moe": ("mlp", ["gate_proj", "down_proj", "up_proj"])}
 
 
 def metadata(writer, name, config):
@@ -99,21 +117,46 @@ def metadata(writer, name, config):
         writer.add_rope_scaling_factor(rope["full_attention"]["factor"])
         writer.add_sliding_window_pattern(2)
     else:
+        rope = rope.get("full_attention", rope)
         writer.add_rope_freq_base(rope["rope_theta"])
-    if name == "phi":
-        writer.add_layer_norm_eps(config["layer_norm_eps"])
+    if rope.get("rope_type") == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if name in ("phi", "cohere", "starcoder2"):
+        writer.add_layer_norm_eps(config.get("layer_norm_eps") or config["norm_epsilon"])
+    if name in ("phi", "glm4"):
         writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 0.5))))
-    else:
+    if name == "glm4":
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if name not in ("phi", "cohere", "starcoder2", "glm4"):
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
         writer.add_rope_dimension_count(head_dim)
     if "head_dim" in config:
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
-    if name == "mixtral":
+    if name == "granite":
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
+    if name == "cohere":
+        writer.add_logit_scale(config["logit_scale"])
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+    if name == "qwen2_moe":
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    if name == "gpt_oss":
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
+    if name in ("mixtral", "gpt_oss"):
         writer.add_expert_count(config["num_local_experts"])
         writer.add_expert_used_count(config["num_experts_per_tok"])
-    if config.get("sliding_window") and name in ("mistral", "gemma2", "gemma3", "phi3"):
+    if config.get("sliding_window") and name in ("mistral", "gemma2", "gemma3", "phi3", "gpt_oss", "olmo3"):
         writer.add_sliding_window(config["sliding_window"])
+    if name == "olmo3":
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
     if name == "gemma2":
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
@@ -130,14 +173,25 @@ def model(name):
     names = gguf.get_tensor_name_map(architecture, layers)
     for file in sorted(folder.glob("model*.safetensors")):
         arrays = load_file(file)
-        for layer in range(layers if name == "mixtral" else 0):
+        for layer in range(layers if name in EXPERTS else 0):
             # The experts of a layer in one array.
-            for old, new in [("w1", "gate"), ("w2", "down"), ("w3", "up")]:
-                expert = f"model.layers.{layer}.block_sparse_moe.experts.{{}}.{old}.weight"
-                stacked = np.stack([arrays.pop(expert.format(i)) for i in range(config["num_local_experts"])])
+            block, parts = EXPERTS[name]
+            for old, new in zip(parts, ["gate", "down", "up"]):
+                expert = f"model.layers.{layer}.{block}.experts.{{}}.{old}.weight"
+                stacked = np.stack([arrays.pop(expert.format(i)) for i in range(config.get("num_local_experts") or config["num_experts"])])
                 writer.add_tensor(f"blk.{layer}.ffn_{new}_exps.weight", stacked)
+        for layer in range(layers if name == "gpt_oss" else 0):
+            for kind in ("weight", "bias"):
+                ending = "" if kind == "weight" else "_bias"
+                joined, down = [arrays.pop(f"model.layers.{layer}.mlp.experts.{part}_proj{ending}") for part in ("gate_up", "down")]
+                parts = {"gate": joined[..., ::2], "up": joined[..., 1::2], "down": down}
+                for part, array in parts.items():
+                    array = array.swapaxes(-1, -2) if kind == "weight" else array
+                    writer.add_tensor(f"blk.{layer}.ffn_{part}_exps.{kind}", np.ascontiguousarray(array))
         for key, array in arrays.items():
-            if "llama" == gguf.MODEL_ARCH_NAMES[architecture]:
+            if key.endswith("sinks"):
+                key += ".weight"
+            if gguf.MODEL_ARCH_NAMES[architecture] in PERMUTED:
                 heads = config["num_attention_heads"] if "q_proj" in key else config["num_key_value_heads"]
                 array = permute(array, heads) if "q_proj" in key or "k_proj" in key else array
             if name.startswith("gemma") and key.endswith("norm.weight"):
@@ -155,8 +209,9 @@ def model(name):
 
 def main():
     OUT.mkdir(exist_ok=True)
-    random_blocks()
-    for name in ARCHITECTURES:
+    if not sys.argv[1:]:
+        random_blocks()
+    for name in sys.argv[1:] or ARCHITECTURES:
         model(name)
 
 

@@ -11,6 +11,29 @@ use shardax::error::Result;
 use super::{Gguf, MetadataValue};
 use crate::error::io_error;
 
+/// The supported architectures and their model types. Some model types depend on the metadata too.
+const ARCHITECTURES: [(&str, &str); 19] = [
+    ("gpt2", "gpt2"),
+    ("llama", "llama"),
+    ("qwen2", "qwen2"),
+    ("qwen2moe", "qwen2_moe"),
+    ("qwen3", "qwen3"),
+    ("qwen3moe", "qwen3_moe"),
+    ("gemma", "gemma"),
+    ("gemma2", "gemma2"),
+    ("gemma3", "gemma3_text"),
+    ("phi2", "phi"),
+    ("phi3", "phi3"),
+    ("arcee", "arcee"),
+    ("command-r", "cohere"),
+    ("glm4", "glm4"),
+    ("gpt-oss", "gpt_oss"),
+    ("granite", "granite"),
+    ("olmo2", "olmo2"),
+    ("smollm3", "smollm3"),
+    ("starcoder2", "starcoder2"),
+];
+
 /// Metadata keys of an architecture that do not change the results of the model.
 const WITHOUT_EFFECT: [&str; 3] = ["tensor_data_layout", "rope.scaling.finetuned", "context_length"];
 
@@ -35,16 +58,11 @@ impl Gguf {
     pub(crate) fn config(&self) -> Result<Map<String, Value>> {
         let architecture = self.architecture()?;
         let keys = Keys { file: self, architecture, read: RefCell::default() };
-        let mut fields = match architecture {
-            "gpt2" => gpt2(&keys)?,
-            "llama" | "qwen2" | "qwen3" | "qwen3moe" | "gemma" | "gemma2" | "gemma3" | "phi2" | "phi3" => llama(&keys)?,
-            other => {
-                let message = format!(
-                    "its architecture is {other:?}, but only gpt2, llama, qwen2, qwen3, qwen3moe, gemma, gemma2, gemma3, phi2 and phi3 are supported"
-                );
-                return Err(self.error(message));
-            }
+        let Some((_, model_type)) = ARCHITECTURES.iter().find(|(name, _)| *name == architecture) else {
+            let known = ARCHITECTURES.map(|(name, _)| name).join(", ");
+            return Err(self.error(format!("its architecture is {architecture:?}, but only {known} are supported")));
         };
+        let mut fields = if architecture == "gpt2" { gpt2(&keys)? } else { llama(&keys, model_type)? };
         for (field, key) in [("bos_token_id", "bos"), ("eos_token_id", "eos"), ("pad_token_id", "padding")] {
             if let Some(id) =
                 self.metadata.get(&format!("tokenizer.ggml.{key}_token_id")).and_then(MetadataValue::as_usize)
@@ -146,7 +164,7 @@ fn gpt2(keys: &Keys<'_>) -> Result<Map<String, Value>> {
 }
 
 /// Converts the metadata of all architectures except GPT-2, because they have most keys in common.
-fn llama(keys: &Keys<'_>) -> Result<Map<String, Value>> {
+fn llama(keys: &Keys<'_>, model_type: &str) -> Result<Map<String, Value>> {
     let Keys { file, architecture, .. } = keys;
     let (features, heads) = (keys.size("embedding_length")?, keys.size("attention.head_count")?);
     let head_dim = match keys.size_opt("attention.key_length")? {
@@ -158,20 +176,14 @@ fn llama(keys: &Keys<'_>) -> Result<Map<String, Value>> {
     }
     let experts = keys.size_opt("expert_count")?.filter(|experts| *experts > 0);
     let per_token = keys.size_opt("expert_used_count")?;
-    if let Some(experts) = experts.filter(|_| !matches!(*architecture, "llama" | "qwen3moe")) {
+    if let Some(experts) = experts.filter(|_| !matches!(*architecture, "llama" | "qwen2moe" | "qwen3moe" | "gpt-oss")) {
         return Err(file.error(format!("it has {experts} experts, which are not supported for {architecture}")));
     }
     let vocabulary = file.vocabulary()?;
     if let Some(size) = keys.size_opt("vocab_size")?.filter(|size| *size != vocabulary) {
         return Err(file.error(format!("`vocab_size` is {size}, but `token_embd.weight` has {vocabulary} rows")));
     }
-    let model_type = match *architecture {
-        "phi2" => "phi",
-        "gemma3" => "gemma3_text",
-        "qwen3moe" => "qwen3_moe",
-        "llama" if experts.is_some() => "mixtral",
-        other => other,
-    };
+    let model_type = if *architecture == "llama" && experts.is_some() { "mixtral" } else { model_type };
     let layers = keys.size("block_count")?;
     let mut fields = object(json!({
         "model_type": model_type,
@@ -187,23 +199,37 @@ fn llama(keys: &Keys<'_>) -> Result<Map<String, Value>> {
     if *architecture != "phi2" && *architecture != "phi3" {
         fields.insert("head_dim".to_owned(), head_dim.into());
     }
-    if *architecture == "phi2" {
-        insert(&mut fields, "layer_norm_eps", keys.number("attention.layer_norm_epsilon"));
-    } else {
-        insert(&mut fields, "rms_norm_eps", keys.number("attention.layer_norm_rms_epsilon"));
+    let layer_norm = match *architecture {
+        "phi2" | "command-r" => Some("layer_norm_eps"),
+        "starcoder2" => Some("norm_epsilon"),
+        _ => None,
+    };
+    match layer_norm {
+        Some(field) => insert(&mut fields, field, keys.number("attention.layer_norm_epsilon")),
+        None => insert(&mut fields, "rms_norm_eps", keys.number("attention.layer_norm_rms_epsilon")),
     }
     if let Some(experts) = experts {
-        fields.insert("num_local_experts".to_owned(), experts.into());
-        fields.insert("num_experts_per_tok".to_owned(), per_token.unwrap_or(0).into());
-        fields.insert("sliding_window".to_owned(), Value::Null);
+        expert_sizes(keys, [experts, per_token.unwrap_or(0)], &mut fields)?;
     }
-    if *architecture == "qwen3moe" {
-        fields.insert("moe_intermediate_size".to_owned(), keys.size("expert_feed_forward_length")?.into());
-        fields.insert("norm_topk_prob".to_owned(), true.into());
-        fields.insert("mlp_only_layers".to_owned(), json!([]));
+    let has_bias = |part: &str| Value::from(file.has_tensor(&format!("blk.0.{part}.bias")));
+    match model_type {
+        "llama" | "qwen3" | "qwen3_moe" | "granite" | "smollm3" | "arcee" | "olmo2" | "gpt_oss" | "glm4" | "cohere" => {
+            fields.insert("attention_bias".to_owned(), has_bias("attn_q"));
+        }
+        "starcoder2" => {
+            fields.insert("use_bias".to_owned(), has_bias("attn_q"));
+            // The format has no windows for this architecture.
+            fields.insert("sliding_window".to_owned(), Value::Null);
+        }
+        _ => {}
     }
-    if matches!(model_type, "llama" | "qwen3" | "qwen3_moe") {
-        fields.insert("attention_bias".to_owned(), file.has_tensor("blk.0.attn_q.bias").into());
+    match model_type {
+        "granite" => granite_factors(keys, &mut fields),
+        "cohere" => {
+            insert(&mut fields, "logit_scale", keys.number("logit_scale"));
+            fields.insert("use_qk_norm".to_owned(), file.has_tensor("blk.0.attn_q_norm.weight").into());
+        }
+        _ => {}
     }
     rotary_positions(keys, head_dim, &mut fields)?;
     windows(keys, layers, &mut fields)?;
@@ -211,6 +237,49 @@ fn llama(keys: &Keys<'_>) -> Result<Map<String, Value>> {
         gemma_scores(keys, layers, head_dim, &mut fields)?;
     }
     Ok(fields)
+}
+
+/// Adds the sizes of experts. The numbers are the number of experts, and of experts for each token.
+fn expert_sizes(keys: &Keys<'_>, [experts, per_token]: [usize; 2], fields: &mut Map<String, Value>) -> Result<()> {
+    let count = if keys.architecture == "qwen2moe" { "num_experts" } else { "num_local_experts" };
+    fields.insert(count.to_owned(), experts.into());
+    fields.insert("num_experts_per_tok".to_owned(), per_token.into());
+    let hidden = keys.size_opt("expert_feed_forward_length")?;
+    match keys.architecture {
+        "qwen2moe" | "qwen3moe" => {
+            let hidden = hidden.map_or_else(|| keys.size("expert_feed_forward_length"), Ok)?;
+            fields.insert("moe_intermediate_size".to_owned(), hidden.into());
+            // llama.cpp normalizes the weights of the later version only.
+            fields.insert("norm_topk_prob".to_owned(), (keys.architecture == "qwen3moe").into());
+            fields.insert("mlp_only_layers".to_owned(), json!([]));
+        }
+        "gpt-oss" => {
+            if let Some(hidden) = hidden {
+                fields.insert("intermediate_size".to_owned(), hidden.into());
+            }
+        }
+        _ => {
+            fields.insert("sliding_window".to_owned(), Value::Null);
+        }
+    }
+    if keys.architecture == "qwen2moe" {
+        let shared = keys.size("expert_shared_feed_forward_length")?;
+        fields.insert("shared_expert_intermediate_size".to_owned(), shared.into());
+    }
+    Ok(())
+}
+
+/// Adds the factors of Granite's models. The file omits a factor of 1.
+fn granite_factors(keys: &Keys<'_>, fields: &mut Map<String, Value>) {
+    let factors = [
+        ("attention_multiplier", "attention.scale"),
+        ("embedding_multiplier", "embedding_scale"),
+        ("residual_multiplier", "residual_scale"),
+        ("logits_scaling", "logit_scale"),
+    ];
+    for (field, key) in factors {
+        insert(fields, field, keys.number(key));
+    }
 }
 
 /// Adds the fields of the scale and the caps of scores.
@@ -235,12 +304,12 @@ fn rotary_positions(keys: &Keys<'_>, head_dim: usize, fields: &mut Map<String, V
     let theta = keys.number("rope.freq_base").unwrap_or(10_000.0);
     fields.insert("rope_theta".to_owned(), theta.into());
     let dimensions = keys.size_opt("rope.dimension_count")?.unwrap_or(head_dim);
-    if dimensions != head_dim && !matches!(*architecture, "phi2" | "phi3") {
+    if dimensions != head_dim && !matches!(*architecture, "phi2" | "phi3" | "glm4") {
         return Err(file.error(format!(
             "rotary positions apply to {dimensions} of {head_dim} features, which {architecture} does not support"
         )));
     }
-    if dimensions != head_dim || *architecture == "phi2" {
+    if dimensions != head_dim || matches!(*architecture, "phi2" | "glm4") {
         fields.insert("partial_rotary_factor".to_owned(), (dimensions as f64 / head_dim as f64).into());
     }
     if let Some(local) = keys.number("rope.freq_base_swa") {
@@ -257,7 +326,13 @@ fn rotary_positions(keys: &Keys<'_>, head_dim: usize, fields: &mut Map<String, V
         }
         (Some("yarn"), Some(factor)) => {
             let scaling = json!({"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original});
-            fields.insert("rope_scaling".to_owned(), scaling);
+            let mut scaling = object(scaling);
+            insert(&mut scaling, "attention_factor", keys.number("rope.scaling.attn_factor"));
+            if *architecture == "gpt-oss" {
+                // The bounds of the frequencies are not rounded, which the format does not state.
+                scaling.insert("truncate".to_owned(), false.into());
+            }
+            fields.insert("rope_scaling".to_owned(), scaling.into());
         }
         (kind, factor) => {
             return Err(file.error(format!(
@@ -331,7 +406,7 @@ fn windows(keys: &Keys<'_>, layers: usize, fields: &mut Map<String, Value>) -> R
             let every = value.as_usize().unwrap_or(1);
             (0..layers).map(|layer| every > 0 && !(layer + 1).is_multiple_of(every)).collect()
         }
-        (None, "gemma2") => (0..layers).map(|layer| !(layer + 1).is_multiple_of(2)).collect(),
+        (None, "gemma2" | "gpt-oss") => (0..layers).map(|layer| !(layer + 1).is_multiple_of(2)).collect(),
         (None, "gemma3") => (0..layers).map(|layer| !(layer + 1).is_multiple_of(6)).collect(),
         (None, "llama") => {
             // Only Mistral's models have the architecture `llama` and a window.
@@ -348,6 +423,16 @@ fn windows(keys: &Keys<'_>, layers: usize, fields: &mut Map<String, Value>) -> R
     };
     if is_local.len() != layers {
         return Err(keys.file.error(format!("its window pattern has {} entries for {layers} layers", is_local.len())));
+    }
+    if keys.architecture == "olmo2" {
+        // OLMo 3 has the same architecture, with windows. Its rotary positions are scaled only in layers without a window.
+        fields.insert("model_type".to_owned(), "olmo3".into());
+        let base = fields.remove("rope_theta").unwrap_or_default();
+        let mut scaled = object(fields.remove("rope_scaling").unwrap_or_else(|| json!({"rope_type": "default"})));
+        scaled.insert("rope_theta".to_owned(), base.clone());
+        let plain = json!({"rope_type": "default", "rope_theta": base});
+        let ropes = json!({"full_attention": scaled, "sliding_attention": plain});
+        fields.insert("rope_parameters".to_owned(), ropes);
     }
     let types = is_local.iter().map(|local| if *local { "sliding_attention" } else { "full_attention" });
     fields.insert("layer_types".to_owned(), types.collect::<Vec<_>>().into());

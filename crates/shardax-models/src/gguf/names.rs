@@ -72,20 +72,31 @@ pub(super) fn translate(architecture: &str, name: &str, heads: [usize; 2]) -> Op
         "attn_k" => ("self_attn.k_proj", rotated(architecture, heads[1])),
         "attn_v" => ("self_attn.v_proj", Change::None),
         "attn_qkv" => ("self_attn.qkv_proj", Change::None),
+        // The array of sinks has no ending.
+        "attn_sinks" => return Some((format!("model.layers.{layer}.self_attn.sinks"), Change::None)),
         "attn_output" if architecture == "phi2" => ("self_attn.dense", Change::None),
         "attn_output" => ("self_attn.o_proj", Change::None),
         "attn_q_norm" => ("self_attn.q_norm", norm_change),
         "attn_k_norm" => ("self_attn.k_norm", norm_change),
+        "post_attention_norm" if architecture == "glm4" => ("post_self_attn_layernorm", norm_change),
         "post_attention_norm" => ("post_attention_layernorm", norm_change),
         "ffn_norm" if matches!(architecture, "gemma2" | "gemma3") => ("pre_feedforward_layernorm", norm_change),
         "ffn_norm" => ("post_attention_layernorm", norm_change),
+        "post_ffw_norm" if architecture == "glm4" => ("post_mlp_layernorm", norm_change),
         "post_ffw_norm" => ("post_feedforward_layernorm", norm_change),
         "ffn_gate" => ("mlp.gate_proj", Change::None),
         "ffn_up" if architecture == "phi2" => ("mlp.fc1", Change::None),
-        "ffn_up" if architecture == "phi3" => ("mlp.gate_up_proj", Change::None),
+        "ffn_up" if architecture == "starcoder2" => ("mlp.c_fc", Change::None),
+        "ffn_up" if matches!(architecture, "phi3" | "glm4") => ("mlp.gate_up_proj", Change::None),
         "ffn_up" => ("mlp.up_proj", Change::None),
         "ffn_down" if architecture == "phi2" => ("mlp.fc2", Change::None),
+        "ffn_down" if architecture == "starcoder2" => ("mlp.c_proj", Change::None),
         "ffn_down" => ("mlp.down_proj", Change::None),
+        "ffn_gate_inp" if architecture == "gpt-oss" => ("mlp.router", Change::None),
+        "ffn_gate_inp_shexp" => ("mlp.shared_expert_gate", Change::None),
+        "ffn_gate_shexp" => ("mlp.shared_expert.gate_proj", Change::None),
+        "ffn_up_shexp" => ("mlp.shared_expert.up_proj", Change::None),
+        "ffn_down_shexp" => ("mlp.shared_expert.down_proj", Change::None),
         "ffn_gate_inp" if architecture == "llama" => ("block_sparse_moe.gate", Change::None),
         "ffn_gate_inp" => ("mlp.gate", Change::None),
         _ => return None,
@@ -109,9 +120,13 @@ fn expert_name(architecture: &str, name: &str, expert: usize) -> Option<String> 
     Some(format!("model.layers.{layer}.{}.{expert}.{model_name}.{kind}", names[0]))
 }
 
-/// Returns the change of query and key matrices. Only Llama's files have a different row order.
+/// Returns the change of query and key matrices. Files of Llama and of architectures that are converted like it have a different
+/// row order.
 fn rotated(architecture: &str, heads: usize) -> Change {
-    if architecture == "llama" { Change::Rows(RowOrder { heads }) } else { Change::None }
+    match architecture {
+        "llama" | "arcee" | "granite" | "smollm3" => Change::Rows(RowOrder { heads }),
+        _ => Change::None,
+    }
 }
 
 fn gpt2(name: &str) -> Option<(String, Change)> {
@@ -177,16 +192,19 @@ impl Gguf {
     }
 }
 
-/// Splits a tensor `[experts, outputs, inputs]` into its experts. Returns `None` for other tensors.
+/// Splits a tensor `[experts, outputs, inputs]`, or biases `[experts, outputs]`, into its experts. Returns `None` for other tensors.
 fn experts_of(architecture: &str, tensor: &Tensor) -> Option<Vec<Translated>> {
     expert_name(architecture, &tensor.name, 0)?;
-    let &[experts, outputs, inputs] = tensor.shape.as_slice() else { return None };
+    let (&experts, entry_shape) = tensor.shape.split_first()?;
+    if entry_shape.len() != if tensor.name.ends_with(".bias") { 1 } else { 2 } {
+        return None;
+    }
     // Each expert needs memory for its name and description, so a damaged file must not state millions of them.
     let bytes = tensor.bytes.checked_div(experts as u64).filter(|_| experts <= 1 << 16)?;
     (0..experts)
         .map(|expert| {
             let offset = tensor.offset + bytes * expert as u64;
-            let tensor = Tensor { shape: vec![outputs, inputs], offset, bytes, ..tensor.clone() };
+            let tensor = Tensor { shape: entry_shape.to_vec(), offset, bytes, ..tensor.clone() };
             let name = expert_name(architecture, &tensor.name, expert)?;
             Some(Translated { name, change: Change::None, tensor })
         })

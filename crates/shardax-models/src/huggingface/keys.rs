@@ -31,8 +31,8 @@ pub struct KeyMap {
     aliases: Vec<(String, String)>,
     prefixes: Vec<(String, String)>,
     ignored: Vec<String>,
-    /// Arrays that files may omit, and the names and layouts of their replacements.
-    absent: Vec<(String, String, Layout)>,
+    /// Arrays that files may omit, their usual layout if there are several, and the names and layouts of their replacements.
+    absent: Vec<(String, Option<Layout>, String, Layout)>,
     /// Names, and the layout that applies if the array has this shape.
     in_shape: Vec<(String, Layout, [usize; 3], Layout)>,
     /// Arrays that replace an array which has another shape in the files: its name and usual shape, and the names of the arrays
@@ -79,7 +79,13 @@ impl KeyMap {
 
     /// Reads the array `other` with this layout if the files do not have the array `name`.
     pub(super) fn absent(mut self, name: &str, other: &str, layout: Layout) -> Self {
-        self.absent.push((name.to_owned(), other.to_owned(), layout));
+        self.absent.push((name.to_owned(), None, other.to_owned(), layout));
+        self
+    }
+
+    /// Reads the array `other` with this layout if the files do not have the array `name`, for the part in the layout `usual`.
+    pub(super) fn absent_part(mut self, (name, usual): (&str, Layout), other: &str, layout: Layout) -> Self {
+        self.absent.push((name.to_owned(), Some(usual), other.to_owned(), layout));
         self
     }
 
@@ -116,7 +122,8 @@ impl KeyMap {
             });
             return Some((found, other.map_or(layout, |(.., other)| *other)));
         }
-        self.absent.iter().find_map(|(absent, other, layout)| {
+        let is_usual = |usual: &Option<Layout>| usual.is_none_or(|usual| usual == layout);
+        self.absent.iter().filter(|(_, usual, ..)| is_usual(usual)).find_map(|(absent, _, other, layout)| {
             let other = other.replacen('*', matched(absent, name)?, 1);
             Some((self.in_files(weights, &other)?, *layout))
         })

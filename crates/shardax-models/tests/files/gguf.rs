@@ -34,17 +34,51 @@ fn folder_with(name: &str, fields: &[(&str, &str)]) -> Folder {
     temp
 }
 
+/// The models of each architecture.
+const MODELS: [&str; 21] = [
+    "gpt2",
+    "llama",
+    "mistral",
+    "mixtral",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "phi",
+    "phi3",
+    "arcee",
+    "cohere",
+    "glm4",
+    "gpt_oss",
+    "granite",
+    "olmo2",
+    "olmo3",
+    "smollm3",
+    "starcoder2",
+];
+
+/// Rotary positions of OLMo 3 that are scaled only in layers without a window.
+const OLMO3_POSITIONS: &str = r#"{"full_attention": {"factor": 4.0, "original_max_position_embeddings": 8, "rope_theta": 500.0,
+    "rope_type": "yarn"}, "sliding_attention": {"rope_theta": 500.0, "rope_type": "default"}}"#;
+
 /// Files with llama.cpp's names, row order, norms and transposed kernels have the logits of the folder.
 #[test]
 fn models_have_the_logits_of_their_folders() -> Result<()> {
     setup();
     let forward = jit(|model: Decoder, tokens: Array| model.forward(tokens));
     let tokens = array([[3, 1, 4, 1, 5, 9, 2, 6, 5], [30, 29, 2, 7, 11, 13, 17, 19, 23]]);
-    for name in ["gpt2", "llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi", "phi3"] {
+    for name in MODELS {
         let fields: &[(&str, &str)] = match name {
             "gemma2" | "gemma3" => &[("query_pre_attn_scalar", "8")],
             // The format cannot store windows of single layers.
             "qwen2" => &[("use_sliding_window", "false"), ("layer_types", "null")],
+            // The format has the layers without rotary positions of the published model, and no windows for these types.
+            "smollm3" => &[("no_rope_layers", "null"), ("no_rope_layer_interval", "4")],
+            "starcoder2" => &[("sliding_window", "null")],
+            // The format has one base for all layers.
+            "olmo3" => &[("rope_parameters", OLMO3_POSITIONS)],
             _ => &[],
         };
         let folder = folder_with(name, fields);

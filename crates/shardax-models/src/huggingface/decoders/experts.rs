@@ -594,8 +594,27 @@ fn gpt_oss(fields: &Fields) -> Read {
         .array(format!("{EXPERTS}.up.bias"), format!("{both}_bias[#]"), up)
         .array(format!("{EXPERTS}.down.kernel"), format!("{down}[#]"), Layout::Same)
         .array(format!("{EXPERTS}.down.bias"), format!("{down}_bias[#]"), Layout::Same)
+        .and(separate_experts(both, down))
         .array("blocks[*].attention.sinks", "model.layers.*.self_attn.sinks", Layout::Same);
     Ok((config, keys.and(llama_keys())))
+}
+
+/// Accepts the names of GGUF files, in which each expert has arrays of its own.
+fn separate_experts(joined: &str, down: &str) -> KeyMap {
+    let one = |part: &str, kind: &str| format!("model.layers.*.mlp.experts.#.{part}_proj.{kind}");
+    let keys = [(0, "gate"), (1, "up")].into_iter().fold(KeyMap::new(), |keys, (index, part)| {
+        let usual = Layout::Interleaved { index, of: 2 };
+        keys.absent_part((&format!("{joined}[#]"), usual), &one(part, "weight"), Layout::Transposed).absent_part(
+            (&format!("{joined}_bias[#]"), usual),
+            &one(part, "bias"),
+            Layout::Same,
+        )
+    });
+    keys.absent(&format!("{down}[#]"), &one("down", "weight"), Layout::Transposed).absent(
+        &format!("{down}_bias[#]"),
+        &one("down", "bias"),
+        Layout::Same,
+    )
 }
 
 /// Returns the other name of a field if only this one is present.
