@@ -10,7 +10,7 @@ use crate::check::{FINITE, NOT_NEGATIVE, positive, require, value_error, within}
 use crate::shared::Shared;
 
 /// A number for each step, such as a learning rate. Plain numbers are constant schedules. Arrays are constant schedules, too,
-/// and you can change them without recompilation.
+/// and you can change them without recompilation. A function of the step, an int32 scalar, is a schedule too.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -18,6 +18,7 @@ use crate::shared::Shared;
 /// assert_eq!(schedule.at(0).to_f64()?, 0.0);
 /// assert!((schedule.at(10).to_f64()? - 0.1).abs() < 1e-7);
 /// let optimizer = adam(schedule);
+/// let optimizer = adam(|step: &Array| 1e-3 / (step + 1));
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[derive(Tree, Clone, Debug)]
@@ -113,6 +114,13 @@ impl From<&Array> for Schedule {
 impl From<ExponentialDecay> for Schedule {
     fn from(decay: ExponentialDecay) -> Self {
         Schedule::Exponential(decay)
+    }
+}
+
+/// See [`Schedule::function`].
+impl<F: Fn(&Array) -> Array + Send + Sync + 'static> From<F> for Schedule {
+    fn from(function: F) -> Self {
+        Schedule::function(function)
     }
 }
 

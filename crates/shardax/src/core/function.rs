@@ -145,9 +145,9 @@ numbers_into_arg!(bool i8 i16 i32 i64 u8 u16 u32 u64 usize f32 f64);
 
 /// Types accepted for the arguments `Args`: a bare argument for a function of one argument, otherwise a tuple.
 #[diagnostic::on_unimplemented(
-    message = "the function takes the arguments `{Args}`, not `{Self}`",
-    label = "expected one tuple of the arguments `{Args}`",
-    note = "pass several arguments as one tuple, `f.call((&x, 1.0))`, a single one bare, `f.call(&x)`, and none as `f.call(())`"
+    message = "the function takes the arguments `{Args}`, and the call passes `{Self}`",
+    label = "pass several arguments as one tuple, and a single argument without a tuple",
+    note = "several arguments are one tuple, `f.call((&x, 1.0))`, a single one is bare, `f.call(&x)`, and none is `f.call(())`"
 )]
 pub trait IntoArgs<Args> {
     /// The arguments as a tuple.

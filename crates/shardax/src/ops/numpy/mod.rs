@@ -1,5 +1,6 @@
 //! NumPy's functions with JAX's promotion, as functions and as methods of `Array`.
 
+mod array_methods;
 mod arrays;
 mod axes;
 mod contraction_order;
