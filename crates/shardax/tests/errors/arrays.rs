@@ -403,7 +403,7 @@ fn contractions(t: &mut Table) {
     t.row("einsum: operands", Value, &["einsum(\"ij,jk->ik\")", "2 arrays", "1 were given"], || {
         at!(einsum("ij,jk->ik", &[&ones([2, 3])]))
     });
-    t.row("einsum: none", Value, &["einsum"], || at!(einsum("->", &[])));
+    t.row("einsum: none", Value, &["einsum"], || at!(einsum("->", [] as [Array; 0])));
     t.row("einsum: rank", Value, &["\"ij\" has 2 letters", "3 dimensions"], || {
         at!(einsum("ij->i", &[&ones([2, 3, 4])]))
     });

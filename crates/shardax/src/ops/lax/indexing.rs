@@ -1,6 +1,7 @@
 //! Dynamic slices, gathers and scatters, sorting and cumulative reductions.
 
 use super::Dim;
+use super::start_indices::IntoStartIndices;
 use crate::core::array::Array;
 use crate::core::program::trace::{at_caller, bind1};
 use crate::dtype::DType;
@@ -14,7 +15,7 @@ use crate::ops::primitive::gather::Gather;
 use crate::ops::primitive::scatter::Scatter;
 use crate::ops::primitive::sort::Sort;
 use crate::ops::primitive::top_k::TopK;
-use crate::shape::{AxisNumber, normalize_axis};
+use crate::shape::{AxisNumber, IntoSizes, normalize_axis};
 
 pub use crate::ops::primitive::gather::{GatherDimensionNumbers, GatherScatterMode};
 pub use crate::ops::primitive::scatter::{ScatterDimensionNumbers, ScatterKind};
@@ -72,19 +73,19 @@ fn start(name: &str, start: &Array, n: usize, dtype: DType) -> Result<Array> {
 /// ```
 /// # use shardax::prelude::*;
 /// let x = arange(0..5);
-/// assert_eq!(lax::dynamic_slice(&x, &[array(1)], &[3]).to_vec::<i32>()?, [1, 2, 3]);
-/// assert_eq!(lax::dynamic_slice(&x, &[array(9)], &[3]).to_vec::<i32>()?, [2, 3, 4]);
+/// assert_eq!(lax::dynamic_slice(&x, 1, 3).to_vec::<i32>()?, [1, 2, 3]);
+/// assert_eq!(lax::dynamic_slice(&x, 9, 3).to_vec::<i32>()?, [2, 3, 4]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
 /// # Errors
 /// The result carries an error if a block is larger than `x`, or the number of indices is not the rank.
 #[track_caller]
-pub fn dynamic_slice(x: &Array, start_indices: &[Array], sizes: &[usize]) -> Array {
-    match x.check().and_then(|()| starts("dynamic_slice", x, start_indices)) {
+pub fn dynamic_slice(x: &Array, start_indices: impl IntoStartIndices, sizes: impl IntoSizes) -> Array {
+    match x.check().and_then(|()| starts("dynamic_slice", x, &start_indices.into_start_indices())) {
         Ok(starts) => {
             let args: Vec<Array> = std::iter::once(x.clone()).chain(starts).collect();
-            bind1(DynamicSlice { sizes: sizes.into() }, &args)
+            bind1(DynamicSlice { sizes: sizes.into_sizes().into() }, &args)
         }
         Err(e) => Array::from_result(Err(e), x),
     }
@@ -94,14 +95,15 @@ pub fn dynamic_slice(x: &Array, start_indices: &[Array], sizes: &[usize]) -> Arr
 ///
 /// ```
 /// # use shardax::prelude::*;
-/// let x = lax::dynamic_update_slice(&zeros([4]), &ones([2]), &[array(1)]);
+/// let x = lax::dynamic_update_slice(&zeros([4]), &ones([2]), 1);
 /// assert_eq!(x.to_vec::<f32>()?, [0.0, 1.0, 1.0, 0.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn dynamic_update_slice(x: &Array, update: &Array, start_indices: &[Array]) -> Array {
+pub fn dynamic_update_slice(x: &Array, update: &Array, start_indices: impl IntoStartIndices) -> Array {
+    let start_indices = start_indices.into_start_indices();
     let checked = x.check().and_then(|()| update.check());
-    match checked.and_then(|()| starts("dynamic_update_slice", x, start_indices)) {
+    match checked.and_then(|()| starts("dynamic_update_slice", x, &start_indices)) {
         Ok(starts) => {
             let args: Vec<Array> = [x.clone(), update.clone()].into_iter().chain(starts).collect();
             bind1(DynamicUpdateSlice, &args)

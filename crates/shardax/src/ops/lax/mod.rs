@@ -11,6 +11,7 @@ mod random;
 mod reduce;
 pub(crate) mod reduce_window;
 mod select;
+mod start_indices;
 
 pub use super::collective::{
     CastTo, all_gather, all_gather_invariant, all_to_all, axis_index, axis_size, pbroadcast, pcast, pcast_to, pmax,
@@ -44,6 +45,7 @@ pub use random::*;
 pub use reduce::{reduce, reduce_window};
 pub use reduce_window::{Window, reduce_window_max, reduce_window_min, reduce_window_sum};
 pub use select::*;
+pub use start_indices::IntoStartIndices;
 
 pub use crate::precision::{DotAlgorithmPreset, Precision};
 

@@ -11,6 +11,7 @@ use crate::error::err;
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::gather::wide;
+use crate::shape::IntoSizes;
 
 /// The order of the dimensions of a grid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,11 +128,12 @@ fn grid<T: RangeNumber>(ranges: impl IntoIterator<Item = Range<T>>, sparse: bool
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::numpy::indices;
-/// assert_eq!(indices(&[2, 2]).to_vec::<i32>()?, [0, 0, 1, 1, 0, 1, 0, 1]);
+/// assert_eq!(indices([2, 2]).to_vec::<i32>()?, [0, 0, 1, 1, 0, 1, 0, 1]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn indices(shape: &[usize]) -> Array {
+pub fn indices(shape: impl IntoSizes) -> Array {
+    let shape = &shape.into_sizes()[..];
     at_caller(|| match shape {
         [] => super::zeros_dtype([0], DType::I32),
         _ => super::stack((0..shape.len()).map(|d| lax::iota(DType::for_indices(shape), shape, d)), 0),
@@ -143,12 +145,13 @@ pub fn indices(shape: &[usize]) -> Array {
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::numpy::fromfunction;
-/// let table = fromfunction(|at| &at[0] * 10 + &at[1], &[2, 2]);
+/// let table = fromfunction(|at| &at[0] * 10 + &at[1], [2, 2]);
 /// assert_eq!(table.to_vec::<i32>()?, [0, 1, 10, 11]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn fromfunction<R>(f: impl FnOnce(&[Array]) -> R, shape: &[usize]) -> R {
+pub fn fromfunction<R>(f: impl FnOnce(&[Array]) -> R, shape: impl IntoSizes) -> R {
+    let shape = &shape.into_sizes()[..];
     let places: Vec<Array> =
         at_caller(|| (0..shape.len()).map(|d| lax::iota(DType::for_indices(shape), shape, d)).collect());
     f(&places)
@@ -266,13 +269,17 @@ pub enum IndexMode {
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::numpy::{IndexMode, ravel_multi_index};
-/// let flat = ravel_multi_index([array([1, 0]), array([2, 9])], &[2, 3], IndexMode::Clip);
+/// let flat = ravel_multi_index([array([1, 0]), array([2, 9])], [2, 3], IndexMode::Clip);
 /// assert_eq!(flat.to_vec::<i32>()?, [5, 2]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn ravel_multi_index(places: impl IntoIterator<Item = impl ArrayLike>, shape: &[usize], mode: IndexMode) -> Array {
-    let places = crate::ops::operators::into_arrays(places);
+pub fn ravel_multi_index(
+    places: impl IntoIterator<Item = impl ArrayLike>,
+    shape: impl IntoSizes,
+    mode: IndexMode,
+) -> Array {
+    let (places, shape) = (crate::ops::operators::into_arrays(places), &shape.into_sizes()[..]);
     let none = Array::literal(Scalar::Int(0), DType::I32, false);
     checked_or_failed(places.first().unwrap_or(&none), || {
         if places.len() != shape.len() {

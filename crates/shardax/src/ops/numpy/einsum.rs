@@ -12,6 +12,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result, bail, err};
 use crate::ops::auto_axes::in_auto_axes;
 use crate::ops::lax::{self, DotOptions};
+use crate::ops::operators::{ArrayLike, into_arrays};
 use crate::ops::primitive::reduce::Reducer;
 use crate::sharding::{DimSpec, Typed};
 
@@ -35,24 +36,25 @@ struct Term {
 /// ```
 /// # use shardax::prelude::*;
 /// let (x, y) = (array([[1.0f32, 2.0], [3.0, 4.0]]), array([10.0f32, 1.0]));
-/// assert_eq!(einsum("ij,j->i", &[&x, &y]).to_vec::<f32>()?, [12.0, 34.0]);
-/// assert_eq!(einsum("ii", &[&x]).item::<f32>()?, 5.0);
+/// assert_eq!(einsum("ij,j->i", [&x, &y]).to_vec::<f32>()?, [12.0, 34.0]);
+/// assert_eq!(einsum("ii", [&x]).item::<f32>()?, 5.0);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
 /// # Errors
 /// The result carries an error if the letters do not match the arrays, or the sizes do not match each other.
 #[track_caller]
-pub fn einsum(spec: &str, operands: &[&Array]) -> Array {
+pub fn einsum(spec: &str, operands: impl IntoIterator<Item = impl ArrayLike>) -> Array {
     DotOptions::new().einsum(spec, operands)
 }
 
 impl DotOptions {
     /// See [`einsum`](einsum()).
     #[track_caller]
-    pub fn einsum(&self, spec: &str, operands: &[&Array]) -> Array {
-        let result = at_caller(|| contract(spec, operands, self));
-        let like = operands.first().map(|x| (*x).clone()).unwrap_or_else(|| Array::from(0.0f32));
+    pub fn einsum(&self, spec: &str, operands: impl IntoIterator<Item = impl ArrayLike>) -> Array {
+        let operands = into_arrays(operands);
+        let result = at_caller(|| contract(spec, &operands.iter().collect::<Vec<_>>(), self));
+        let like = operands.first().cloned().unwrap_or_else(|| Array::from(0.0f32));
         Array::from_result(result, &like)
     }
 }

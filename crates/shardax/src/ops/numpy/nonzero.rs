@@ -11,6 +11,7 @@ use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::gather::wide;
 use crate::ops::primitive::reduce::highest;
+use crate::shape::IntoSizes;
 
 /// Returns the given size, or otherwise counts: outside of `jit`, the size can be read from the values.
 pub(crate) fn size_or_count(name: &str, given: Option<usize>, count: impl FnOnce() -> Array) -> Result<usize> {
@@ -196,13 +197,13 @@ fn unravel(flat: &Array, shape: &[usize]) -> Vec<Array> {
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::numpy::unravel_index;
-/// let at = unravel_index(&array([4, 5]), &[2, 3]);
+/// let at = unravel_index(array([4, 5]), [2, 3]);
 /// assert_eq!((at[0].to_vec::<i32>()?, at[1].to_vec::<i32>()?), (vec![1, 1], vec![1, 2]));
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn unravel_index(places: impl ArrayLike, shape: &[usize]) -> Vec<Array> {
-    let places = &places.into_array();
+pub fn unravel_index(places: impl ArrayLike, shape: impl IntoSizes) -> Vec<Array> {
+    let (places, shape) = (&places.into_array(), &shape.into_sizes()[..]);
     at_caller(|| {
         let total = shape.iter().try_fold(1i32, |n, &d| n.checked_mul(i32::try_from(d).ok()?));
         let is_integer = places.dtype().is_integer();

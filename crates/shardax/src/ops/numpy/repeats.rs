@@ -11,18 +11,19 @@ use crate::ops::lax::{self, GatherScatterMode};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::promotion::convert_clamped;
+use crate::shape::IntoSizes;
 use crate::sharding::DimSpec;
 
 /// Repeats `x` `reps[i]` times along dimension `i`. The shorter of shape and `reps` is extended with leading ones.
 ///
 /// ```
 /// # use shardax::prelude::*;
-/// assert_eq!(tile(&array([1, 2]), &[2]).to_vec::<i32>()?, [1, 2, 1, 2]);
+/// assert_eq!(tile(&array([1, 2]), 2).to_vec::<i32>()?, [1, 2, 1, 2]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn tile(x: impl ArrayLike, reps: &[usize]) -> Array {
-    let x = &x.into_array();
+pub fn tile(x: impl ArrayLike, reps: impl IntoSizes) -> Array {
+    let (x, reps) = (&x.into_array(), &reps.into_sizes()[..]);
     let rank = reps.len().max(x.ndim());
     // Inserts a dimension for the repeats before each dimension, broadcasts it, then merges the pairs.
     let (mut before, mut between, mut after) = (Vec::new(), Vec::new(), Vec::new());

@@ -91,7 +91,7 @@ table! {
         np::einsum("...i,i...", &[&c.x, &c.y]),
         np::einsum("ii->", &[&c.x]),
         np::einsum("é->é", &[&c.x]),
-        np::einsum("->", &[]),
+        np::einsum("->", [] as [Array; 0]),
         np::einsum("...,......->\u{0}", &[&c.x, &c.y])
     );
     "numpy::equal" => |c| same!(c; np::equal(&c.x, &c.y), np::equal(&c.x, c.n));
