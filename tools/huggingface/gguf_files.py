@@ -85,7 +85,13 @@ ARCHITECTURES = {
     "qwen2_moe": gguf.MODEL_ARCH.QWEN2MOE,
     "smollm3": gguf.MODEL_ARCH.SMOLLM3,
     "starcoder2": gguf.MODEL_ARCH.STARCODER2,
+    "ernie4_5": gguf.MODEL_ARCH.ERNIE4_5,
+    "exaone4": gguf.MODEL_ARCH.EXAONE4,
+    "seed_oss": gguf.MODEL_ARCH.SEED_OSS,
+    "qwen3vl": gguf.MODEL_ARCH.QWEN3VL,
 }
+# The part for texts of a model of text and images.
+FOLDERS = {"qwen3vl": "qwen3"}
 # llama.cpp converts these architectures like Llama, with another order of the rows of queries and keys.
 PERMUTED = ["llama", "arcee", "granite", "smollm3"]
 
@@ -153,9 +159,12 @@ def metadata(writer, name, config):
     if name in ("mixtral", "gpt_oss"):
         writer.add_expert_count(config["num_local_experts"])
         writer.add_expert_used_count(config["num_experts_per_tok"])
-    if config.get("sliding_window") and name in ("mistral", "gemma2", "gemma3", "phi3", "gpt_oss", "olmo3"):
+    if config.get("sliding_window") and name in ("mistral", "gemma2", "gemma3", "phi3", "gpt_oss", "olmo3", "exaone4"):
         writer.add_sliding_window(config["sliding_window"])
-    if name == "olmo3":
+    if name == "qwen3vl":
+        writer.add_rope_dimension_sections([1, 2, 1, 0])
+        writer.add_num_deepstack_layers(3)
+    if name in ("olmo3", "exaone4"):
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
     if name == "gemma2":
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
@@ -164,7 +173,7 @@ def metadata(writer, name, config):
 
 def model(name):
     """One of the tiny models in float32."""
-    folder = GOLDEN / name
+    folder = GOLDEN / FOLDERS.get(name, name)
     config = json.loads((folder / "config.json").read_text())
     architecture = ARCHITECTURES[name]
     writer = gguf.GGUFWriter(OUT / f"{name}.gguf", gguf.MODEL_ARCH_NAMES[architecture])

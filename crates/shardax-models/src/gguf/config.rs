@@ -12,7 +12,7 @@ use super::{Gguf, MetadataValue};
 use crate::error::io_error;
 
 /// The supported architectures and their model types. Some model types depend on the metadata too.
-const ARCHITECTURES: [(&str, &str); 19] = [
+const ARCHITECTURES: [(&str, &str); 25] = [
     ("gpt2", "gpt2"),
     ("llama", "llama"),
     ("qwen2", "qwen2"),
@@ -32,10 +32,24 @@ const ARCHITECTURES: [(&str, &str); 19] = [
     ("olmo2", "olmo2"),
     ("smollm3", "smollm3"),
     ("starcoder2", "starcoder2"),
+    ("ernie4_5", "ernie4_5"),
+    ("exaone4", "exaone4"),
+    ("seed_oss", "seed_oss"),
+    // The decoders of models of text and images. In a text, they rotate queries and keys like the models without images.
+    ("qwen2vl", "qwen2"),
+    ("qwen3vl", "qwen3"),
+    ("qwen3vlmoe", "qwen3_moe"),
 ];
 
 /// Metadata keys of an architecture that do not change the results of the model.
-const WITHOUT_EFFECT: [&str; 3] = ["tensor_data_layout", "rope.scaling.finetuned", "context_length"];
+const WITHOUT_EFFECT: [&str; 5] = [
+    "tensor_data_layout",
+    "rope.scaling.finetuned",
+    "context_length",
+    // The features that turn by the rows and columns of images, and the layers that add images.
+    "rope.dimension_sections",
+    "n_deepstack_layers",
+];
 
 impl Gguf {
     /// Returns the numbers of query heads and of key heads, or 0 if the file does not state them.
@@ -176,7 +190,9 @@ fn llama(keys: &Keys<'_>, model_type: &str) -> Result<Map<String, Value>> {
     }
     let experts = keys.size_opt("expert_count")?.filter(|experts| *experts > 0);
     let per_token = keys.size_opt("expert_used_count")?;
-    if let Some(experts) = experts.filter(|_| !matches!(*architecture, "llama" | "qwen2moe" | "qwen3moe" | "gpt-oss")) {
+    if let Some(experts) =
+        experts.filter(|_| !matches!(*architecture, "llama" | "qwen2moe" | "qwen3moe" | "qwen3vlmoe" | "gpt-oss"))
+    {
         return Err(file.error(format!("it has {experts} experts, which are not supported for {architecture}")));
     }
     let vocabulary = file.vocabulary()?;
@@ -216,6 +232,16 @@ fn llama(keys: &Keys<'_>, model_type: &str) -> Result<Map<String, Value>> {
         "llama" | "qwen3" | "qwen3_moe" | "granite" | "smollm3" | "arcee" | "olmo2" | "gpt_oss" | "glm4" | "cohere" => {
             fields.insert("attention_bias".to_owned(), has_bias("attn_q"));
         }
+        "seed_oss" => {
+            for (field, part) in
+                [("attention_bias", "attn_q"), ("attention_out_bias", "attn_output"), ("mlp_bias", "ffn_up")]
+            {
+                fields.insert(field.to_owned(), has_bias(part));
+            }
+        }
+        "ernie4_5" => {
+            fields.insert("use_bias".to_owned(), has_bias("attn_q"));
+        }
         "starcoder2" => {
             fields.insert("use_bias".to_owned(), has_bias("attn_q"));
             // The format has no windows for this architecture.
@@ -246,11 +272,11 @@ fn expert_sizes(keys: &Keys<'_>, [experts, per_token]: [usize; 2], fields: &mut 
     fields.insert("num_experts_per_tok".to_owned(), per_token.into());
     let hidden = keys.size_opt("expert_feed_forward_length")?;
     match keys.architecture {
-        "qwen2moe" | "qwen3moe" => {
+        "qwen2moe" | "qwen3moe" | "qwen3vlmoe" => {
             let hidden = hidden.map_or_else(|| keys.size("expert_feed_forward_length"), Ok)?;
             fields.insert("moe_intermediate_size".to_owned(), hidden.into());
             // llama.cpp normalizes the weights of the later version only.
-            fields.insert("norm_topk_prob".to_owned(), (keys.architecture == "qwen3moe").into());
+            fields.insert("norm_topk_prob".to_owned(), (keys.architecture != "qwen2moe").into());
             fields.insert("mlp_only_layers".to_owned(), json!([]));
         }
         "gpt-oss" => {
@@ -394,7 +420,7 @@ fn llama3_factor(wavelength: f64, factor: f64) -> f64 {
 fn windows(keys: &Keys<'_>, layers: usize, fields: &mut Map<String, Value>) -> Result<()> {
     let Some(window) = keys.size_opt("attention.sliding_window")?.filter(|window| *window > 0) else {
         // `null` means no window. Without the field, `transformers` would use a default window.
-        if matches!(keys.architecture, "phi3") {
+        if matches!(keys.architecture, "phi3" | "exaone4") {
             fields.insert("sliding_window".to_owned(), Value::Null);
         }
         return Ok(());

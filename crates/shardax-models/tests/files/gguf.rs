@@ -35,7 +35,7 @@ fn folder_with(name: &str, fields: &[(&str, &str)]) -> Folder {
 }
 
 /// The models of each architecture.
-const MODELS: [&str; 21] = [
+const MODELS: [&str; 25] = [
     "gpt2",
     "llama",
     "mistral",
@@ -57,6 +57,10 @@ const MODELS: [&str; 21] = [
     "olmo3",
     "smollm3",
     "starcoder2",
+    "ernie4_5",
+    "exaone4",
+    "seed_oss",
+    "qwen3vl",
 ];
 
 /// Rotary positions of OLMo 3 that are scaled only in layers without a window.
@@ -81,7 +85,7 @@ fn models_have_the_logits_of_their_folders() -> Result<()> {
             "olmo3" => &[("rope_parameters", OLMO3_POSITIONS)],
             _ => &[],
         };
-        let folder = folder_with(name, fields);
+        let folder = folder_with(if name == "qwen3vl" { "qwen3" } else { name }, fields);
         let expected = forward.call((&Decoder::from_pretrained(&folder.0)?, &tokens))?;
         let model = Decoder::from_pretrained(golden(&format!("gguf/{name}.gguf")))?;
         let logits = forward.call((&model, &tokens))?;
