@@ -48,6 +48,19 @@ impl Executable {
     /// or shape of an argument; a deleted argument, or one donated to an earlier execution; a donated argument that is
     /// passed twice. Reading a result returns errors that occur while the program runs.
     pub fn execute(&self, args: &[&Buffer]) -> Result<Vec<Vec<Buffer>>> {
+        let mut results: Vec<Vec<Buffer>> =
+            self.devices.iter().map(|_| Vec::with_capacity(self.outputs.len())).collect();
+        self.execute_with(args, |device, _, result| results[device].push(result))?;
+        Ok(results)
+    }
+
+    /// Like [`Executable::execute`], but passes each result to `take`, with the position of its device and of the
+    /// result. Results come in the order of devices, then of results.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Executable::execute`].
+    #[inline]
+    pub fn execute_with(&self, args: &[&Buffer], mut take: impl FnMut(usize, usize, Buffer)) -> Result<()> {
         if self.devices.is_empty() {
             return Err(Error::invalid_argument("a portable executable has no devices of its own; use execute_on"));
         }
@@ -56,13 +69,13 @@ impl Executable {
         }
         let Started { outputs, origin, ready } = self.launch(args, &self.devices, std::ptr::null_mut())?;
         if self.outputs.is_empty() {
-            return Ok(self.devices.iter().map(|_| Vec::new()).collect());
+            return Ok(());
         }
-        outputs
-            .chunks(self.outputs.len())
-            .zip(&self.devices)
-            .map(|(raw, device)| self.wrap(raw, device, &origin, ready))
-            .collect()
+        let raw_of_devices = outputs.chunks(self.outputs.len());
+        for (at, (raw, device)) in raw_of_devices.zip(&self.devices).enumerate() {
+            self.wrap(raw, device, &origin, ready, |output, result| take(at, output, result))?;
+        }
+        Ok(())
     }
 
     /// Runs the program on one device. A portable executable can run on any device, others only on one of
@@ -73,6 +86,17 @@ impl Executable {
     /// Returns the errors of [`Executable::execute`], and an error for a program with collectives, or a device that it
     /// was not compiled for.
     pub fn execute_on(&self, args: &[&Buffer], device: &Device) -> Result<Vec<Buffer>> {
+        let mut results = Vec::with_capacity(self.outputs.len());
+        self.execute_on_with(args, device, |_, result| results.push(result))?;
+        Ok(results)
+    }
+
+    /// Like [`Executable::execute_on`], but passes each result to `take`, with its position.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Executable::execute_on`].
+    #[inline]
+    pub fn execute_on_with(&self, args: &[&Buffer], device: &Device, take: impl FnMut(usize, Buffer)) -> Result<()> {
         if self.devices.is_empty() {
             self.client.check_device(device)?;
         } else if !self.devices.contains(device) {
@@ -87,7 +111,7 @@ impl Executable {
             ));
         }
         let Started { outputs, origin, ready } = self.launch(args, std::slice::from_ref(device), device.raw())?;
-        self.wrap(&outputs, device, &origin, ready)
+        self.wrap(&outputs, device, &origin, ready, take)
     }
 
     #[inline]
@@ -326,21 +350,28 @@ impl Executable {
         Error::invalid_argument("an argument does not match the program")
     }
 
+    /// Passes the results of one device to `take`, with their positions.
     #[inline]
-    fn wrap(&self, raw: &[*mut RawBuffer], device: &Device, origin: &Origin, ready: bool) -> Result<Vec<Buffer>> {
-        let mut outputs = Vec::with_capacity(raw.len());
-        for (&raw, (ty, dims)) in raw.iter().zip(&self.outputs) {
+    fn wrap(
+        &self,
+        raw: &[*mut RawBuffer],
+        device: &Device,
+        origin: &Origin,
+        ready: bool,
+        mut take: impl FnMut(usize, Buffer),
+    ) -> Result<()> {
+        for (i, (&raw, (ty, dims))) in raw.iter().zip(&self.outputs).enumerate() {
             // SAFETY: the plugin made these results, with the types and shapes that it reported, and this function owns
             // them.
             let mut output = unsafe { Buffer::from_raw(raw, device.clone(), *ty, dims)? };
             output.origin.clone_from(origin);
             *output.ready.get_mut() = ready;
-            outputs.push(output);
+            if let Some(order) = self.out_orders.get(i) {
+                output.order.clone_from(order);
+            }
+            take(i, output);
         }
-        for (output, order) in outputs.iter_mut().zip(&self.out_orders) {
-            output.order.clone_from(order);
-        }
-        Ok(outputs)
+        Ok(())
     }
 }
 

@@ -10,6 +10,7 @@ pub(crate) mod defaults;
 pub(crate) mod dependence;
 pub mod dtype;
 pub mod error;
+pub(crate) mod fast_hash;
 pub(crate) mod forbidden_axes;
 pub(crate) mod local;
 pub(crate) mod precision;

@@ -50,6 +50,20 @@ pub(crate) fn promote_args_to(name: &str, args: &[&Array], adjust: impl Fn(DType
     broadcast_args(name, &promote_dtypes(args, adjust)?)
 }
 
+/// Like [`promote_args_to`], for two operands, without allocating memory in the usual case, which runs before every
+/// eager operation: their shapes are equal, or one is a scalar.
+#[track_caller]
+pub(crate) fn promote_two_to(name: &str, args: [&Array; 2], adjust: impl Fn(DType) -> DType) -> Result<[Array; 2]> {
+    let (dtype, weak) = common_type(&args, adjust)?;
+    let args = args.map(|a| convert(a, dtype, weak));
+    let [x, y] = &args;
+    if x.ndim() == 0 || y.ndim() == 0 || x.shape() == y.shape() {
+        return Ok(args);
+    }
+    let args = broadcast_args(name, &args)?;
+    Ok([args[0].clone(), args[1].clone()])
+}
+
 /// Promotes the operands to their common dtype, without broadcasting.
 #[track_caller]
 pub(crate) fn promote_args_of(_name: &str, args: &[&Array]) -> Result<Vec<Array>> {
@@ -69,6 +83,13 @@ pub(crate) fn promote_factors(name: &str, x: &Array, y: &Array) -> Result<Vec<Ar
 
 #[track_caller]
 pub(crate) fn promote_dtypes(args: &[&Array], adjust: impl Fn(DType) -> DType) -> Result<Vec<Array>> {
+    let (dtype, weak) = common_type(args, adjust)?;
+    Ok(args.iter().map(|a| convert(a, dtype, weak)).collect())
+}
+
+/// Returns the common dtype of valid operands, and whether it is weak. Fails for a number that does not fit it.
+#[track_caller]
+fn common_type(args: &[&Array], adjust: impl Fn(DType) -> DType) -> Result<(DType, bool)> {
     for a in args {
         a.check()?;
     }
@@ -81,7 +102,7 @@ pub(crate) fn promote_dtypes(args: &[&Array], adjust: impl Fn(DType) -> DType) -
             l.check_fits(dtype)?;
         }
     }
-    Ok(args.iter().map(|a| convert(a, dtype, weak)).collect())
+    Ok((dtype, weak))
 }
 
 /// Broadcasts operands to their common shape, if the rule of [`rank_promotion`] allows it.

@@ -35,17 +35,31 @@ pub(crate) struct CallingThread {
 }
 
 impl LoadedProgram {
-    /// Runs the program on its only device.
-    pub(super) fn execute_on_one_device(&self, args: &[&pjrt::Buffer]) -> Result<Vec<pjrt::Buffer>> {
+    /// Runs the program on its only device, and passes each result to `take`, with its position.
+    pub(super) fn execute_on_one_device(
+        &self,
+        args: &[&pjrt::Buffer],
+        mut take: impl FnMut(usize, pjrt::Buffer),
+    ) -> Result<()> {
         let decided = self.calling_thread.executable.get();
         if let Some(executable) = decided {
-            return first_device(executable.as_ref().unwrap_or(&self.executable).execute(args)?);
+            let executable = executable.as_ref().unwrap_or(&self.executable);
+            return Ok(executable.execute_with(args, |_, i, result| take(i, result))?);
         }
         let calls = self.calling_thread.calls.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         let is_measured = calls >= MIN_CALLS && calls - (1 << calls.ilog2()) < MEASURED_CALLS;
         if !is_measured {
-            return first_device(self.executable.execute(args)?);
+            return Ok(self.executable.execute_with(args, |_, i, result| take(i, result))?);
         }
+        for (i, result) in self.execute_and_measure(args)?.into_iter().enumerate() {
+            take(i, result);
+        }
+        Ok(())
+    }
+
+    /// Runs the program and waits for it. If it is short, compiles the form that runs on the calling thread.
+    #[cold]
+    fn execute_and_measure(&self, args: &[&pjrt::Buffer]) -> Result<Vec<pjrt::Buffer>> {
         let start = Instant::now();
         let results = first_device(self.executable.execute(args)?)?;
         // A program without results does not report when it ends.

@@ -4,7 +4,7 @@
 //! table. Its cost does not depend on the size of the program.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -22,6 +22,7 @@ use crate::core::program::Aval;
 use crate::core::tree::{self, Flat, Tree, TreeDef};
 use crate::defaults::Defaults;
 use crate::error::Result;
+use crate::fast_hash::FastHasher;
 use crate::sharding::context;
 use crate::sharding::context::get_mesh;
 use crate::sharding::device::{Device, chosen_device, is_chosen};
@@ -169,7 +170,7 @@ impl Cache {
         }
         check_all(flat)?;
         let (mesh, defaults, device) = (get_mesh(), Defaults::current(), chosen_device());
-        let mut hasher = DefaultHasher::new();
+        let mut hasher = FastHasher::default();
         flat.leaves.iter().for_each(|leaf| hash_leaf(leaf, &mut hasher));
         (&flat.def, &mesh, defaults, &device).hash(&mut hasher);
         let hash = hasher.finish();

@@ -1,6 +1,6 @@
 //! Eager execution of one primitive, or one traced function, on concrete arrays.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::execute::LoadedProgram;
 use super::input_names::InputNames;
 use super::load::Request;
+use super::number_operands::operand;
 use super::placement::{Input, Place, Placed, Placing};
 use super::program_cache::{CachedProgram, Table, register};
 use super::stages::Stages;
@@ -20,6 +21,7 @@ use crate::core::program::{Atom, Aval, Eqn, Program, Var};
 use crate::defaults::Defaults;
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::fast_hash::FastHasher;
 use crate::ops::checkify::{Checks, Errors, discharge};
 use crate::ops::primitive::call::Call;
 use crate::ops::state::lift::lift;
@@ -67,7 +69,7 @@ fn context_mesh(args: &[Arc<Concrete>]) -> Option<ContextMesh> {
 }
 
 fn hash(primitive: &dyn Primitive, args: &[Arc<Concrete>]) -> u64 {
-    let mut state = DefaultHasher::new();
+    let mut state = FastHasher::default();
     primitive.dyn_hash(&mut state);
     args.iter().for_each(|a| (&a.aval, &a.sharding, a.committed).hash(&mut state));
     (Defaults::current(), chosen_device()).hash(&mut state);
@@ -102,7 +104,7 @@ fn run(primitive: Arc<dyn Primitive>, args: &[Array]) -> Result<Outputs> {
     {
         return Ok(outs);
     }
-    let mut args: SmallVec<[Arc<Concrete>; 4]> = args.iter().map(|a| a.concrete()).collect::<Result<_>>()?;
+    let mut args: SmallVec<[Arc<Concrete>; 4]> = args.iter().map(operand).collect::<Result<_>>()?;
     let mut primitive = primitive;
     if let Some((form, parameters)) = eager_form(&*primitive, &args)? {
         primitive = form;

@@ -267,24 +267,27 @@ impl LoadedProgram {
     /// Starts the program on all devices and appends each device's results to `outs`.
     fn launch(&self, placed: &[&Buffers], outs: &mut [Buffers]) -> Result<()> {
         let devices = self.executable.devices();
+        if devices.len() > 1 {
+            // Otherwise the buffers of each result would move three times while the results of eight devices are added.
+            outs.iter_mut().for_each(|buffers| buffers.reserve_exact(devices.len()));
+        }
+        let mut append = |i: usize, result| outs[i].push(Arc::new(result));
         if self.per_device {
             for (d, device) in devices.iter().enumerate() {
                 let args: SmallVec<[&pjrt::Buffer; 32]> = placed.iter().map(|buffers| &*buffers[d]).collect();
-                append(outs, self.executable.execute_on(&args, device)?);
+                self.executable.execute_on_with(&args, device, &mut append)?;
             }
             return Ok(());
         }
         if devices.len() == 1 {
             let args: SmallVec<[&pjrt::Buffer; 32]> = placed.iter().map(|buffers| &*buffers[0]).collect();
-            append(outs, self.execute_on_one_device(&args)?);
-            return Ok(());
+            return self.execute_on_one_device(&args, append);
         }
         let mut args: SmallVec<[&pjrt::Buffer; 32]> = SmallVec::with_capacity(devices.len() * placed.len());
         for d in 0..devices.len() {
             args.extend(placed.iter().map(|buffers| &*buffers[d]));
         }
-        self.executable.execute(&args)?.into_iter().for_each(|results| append(outs, results));
-        Ok(())
+        Ok(self.executable.execute_with(&args, |_, i, result| append(i, result))?)
     }
 }
 
@@ -316,12 +319,5 @@ pub fn effects_barrier() -> Result<()> {
         Some(client) => client.pjrt.wait_for_host_calls().map_err(Into::into).at_caller(),
         // No program has been run.
         None => Ok(()),
-    }
-}
-
-/// Adds the results of one device to the buffers of each result.
-fn append(outs: &mut [Buffers], results: Vec<pjrt::Buffer>) {
-    for (out, buffer) in outs.iter_mut().zip(results) {
-        out.push(Arc::new(buffer));
     }
 }

@@ -24,6 +24,7 @@ mod memory_kinds;
 pub(crate) mod memory_profile;
 mod multi_process;
 mod nan_check;
+mod number_operands;
 pub(crate) mod op_sharding;
 pub(crate) mod placement;
 mod places;

@@ -275,6 +275,12 @@ pub enum Scalar {
 impl Scalar {
     /// Converts the value to an element of `dtype`.
     pub(crate) fn converted(self, dtype: DType) -> Scalar {
+        // The usual cases need no memory. They run for each number in an eager operation.
+        match (self, dtype) {
+            (Scalar::Int(_) | Scalar::Float(_), DType::F32) => return Scalar::float(f64::from(self.to_f64() as f32)),
+            (Scalar::Int(i), DType::I32) => return Scalar::Int(i128::from(i as i32)),
+            _ => {}
+        }
         let mut bytes = Vec::with_capacity(16);
         self.write(dtype, &mut bytes);
         Scalar::read(dtype, &bytes)

@@ -12,7 +12,7 @@ use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::expanded::LOGADDEXP;
 use crate::ops::primitive::reduce::accumulator;
 use crate::ops::primitive::reshard::sharded_alike;
-use crate::ops::promotion::{convert, promote_args_to, to_inexact};
+use crate::ops::promotion::{convert, promote_args_to, promote_two_to, to_inexact};
 use crate::ops::select::where_;
 use crate::source;
 
@@ -31,8 +31,8 @@ fn apply_promoted(
 ) -> Array {
     let _line = source::enter();
     let (x, y) = (x.into_array(), y.into_array());
-    match promote_args_to(name, &[&x, &y], adjust) {
-        Ok(args) => apply(&args[0], &args[1]),
+    match promote_two_to(name, [&x, &y], adjust) {
+        Ok([x, y]) => apply(&x, &y),
         Err(e) => Array::from_result(Err(e), if x.ndim() >= y.ndim() { &x } else { &y }),
     }
 }
