@@ -1,8 +1,10 @@
-"""Writes GGUF files of random weights in the shapes of published decoders, and measures the tokens a second of llama.cpp with them.
+"""Writes GGUF files of random weights in the shapes of published decoders, and measures the tokens a second of llama.cpp with them, and
+of transformers with random weights of these shapes.
 
     pip install gguf llama-cpp-python
     python bench/tokens.py write FOLDER                  # 0.5b and 1b, in bf16, q8_0 and q4_0
     python bench/tokens.py run FOLDER/0.5b-q4_0.gguf --threads 1
+    python bench/tokens.py torch 0.5b --dtype bf16 --threads 1      # or f32, or int8 (dynamic quantization)
     cargo run --release -p shardax-bench -- --tokens FOLDER/0.5b-q4_0.gguf
 
 `BENCH_CLOCK=cpu` measures CPU time, as in `shardax-bench`; with one thread other work hardly changes it.
@@ -87,16 +89,47 @@ def run(file, threads):
     print(f"{file.name}\tllama.cpp\t{best[0]:.1f}\t{best[1]:.2f}\t{peak:.0f} MiB")
 
 
+def run_torch(shape, dtype, threads):
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.set_num_threads(threads)
+    layers, features, heads, kv_heads, hidden, vocabulary = SHAPES[shape]
+    sizes = {"hidden_size": features, "intermediate_size": hidden, "num_hidden_layers": layers, "vocab_size": vocabulary}
+    config = LlamaConfig(num_attention_heads=heads, num_key_value_heads=kv_heads, tie_word_embeddings=True, **sizes)
+    model = LlamaForCausalLM(config).to(torch.bfloat16 if dtype == "bf16" else torch.float32).eval()
+    if dtype == "int8":
+        model = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
+    prompt = torch.tensor([[7 * i % 1000 + 3 for i in range(PROMPT)]])
+    best = [0.0, 0.0]
+    with torch.inference_mode():
+        for _ in range(RUNS):
+            start = now()
+            output = model(prompt, use_cache=True, logits_to_keep=1)
+            token = output.logits[:, -1:].argmax(-1)
+            after_prompt = now()
+            for _ in range(NEW):
+                output = model(token, past_key_values=output.past_key_values, use_cache=True)
+                token = output.logits[:, -1:].argmax(-1)
+            best = [max(best[0], PROMPT / (after_prompt - start)), max(best[1], NEW / (now() - after_prompt))]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{shape}-{dtype}\ttorch {torch.__version__}\t{best[0]:.1f}\t{best[1]:.2f}\t{peak:.0f} MiB")
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("action", choices=["write", "run"])
-    parser.add_argument("path", type=pathlib.Path)
+    parser.add_argument("action", choices=["write", "run", "torch"])
+    parser.add_argument("path", type=pathlib.Path, help="a folder to write, a file to run, or a shape for torch")
+    parser.add_argument("--dtype", choices=["f32", "bf16", "int8"], default="bf16")
+    parser.add_argument("--shape", choices=SHAPES, help="write only this shape")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     if arguments.action == "run":
         return run(arguments.path, arguments.threads)
+    if arguments.action == "torch":
+        return run_torch(arguments.path.name, arguments.dtype, arguments.threads)
     arguments.path.mkdir(parents=True, exist_ok=True)
-    for shape in SHAPES:
+    for shape in [arguments.shape] if arguments.shape else SHAPES:
         for kind in TYPES:
             write(arguments.path, shape, kind)
 

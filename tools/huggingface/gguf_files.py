@@ -89,6 +89,8 @@ ARCHITECTURES = {
     "exaone4": gguf.MODEL_ARCH.EXAONE4,
     "seed_oss": gguf.MODEL_ARCH.SEED_OSS,
     "qwen3vl": gguf.MODEL_ARCH.QWEN3VL,
+    # With experts in 4 bits, as published.
+    "gpt_oss_mxfp4": gguf.MODEL_ARCH.GPT_OSS,
 }
 # The part for texts of a model of text and images.
 FOLDERS = {"qwen3vl": "qwen3"}
@@ -154,12 +156,12 @@ def metadata(writer, name, config):
         writer.add_expert_used_count(config["num_experts_per_tok"])
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
-    if name == "gpt_oss":
+    if name.startswith("gpt_oss"):
         writer.add_expert_feed_forward_length(config["intermediate_size"])
-    if name in ("mixtral", "gpt_oss"):
+    if name in ("mixtral", "gpt_oss", "gpt_oss_mxfp4"):
         writer.add_expert_count(config["num_local_experts"])
         writer.add_expert_used_count(config["num_experts_per_tok"])
-    if config.get("sliding_window") and name in ("mistral", "gemma2", "gemma3", "phi3", "gpt_oss", "olmo3", "exaone4"):
+    if config.get("sliding_window") and name in ("mistral", "gemma2", "gemma3", "phi3", "gpt_oss", "gpt_oss_mxfp4", "olmo3", "exaone4"):
         writer.add_sliding_window(config["sliding_window"])
     if name == "qwen3vl":
         writer.add_rope_dimension_sections([1, 2, 1, 0])
@@ -169,6 +171,14 @@ def metadata(writer, name, config):
     if name == "gemma2":
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+
+
+def mxfp4(blocks, scales):
+    """The blocks of llama.cpp: a scale, and then 16 bytes with the elements 0 to 15 in their low bits and 16 to 31 in their high bits. The
+    bytes of transformers have neighboring elements."""
+    codes = np.stack([blocks & 15, blocks >> 4], -1).reshape(*blocks.shape[:-1], 32)
+    packed = np.concatenate([scales[..., None], codes[..., :16] | codes[..., 16:] << 4], -1)
+    return np.ascontiguousarray(packed.reshape(*packed.shape[:-2], -1))
 
 
 def model(name):
@@ -189,8 +199,14 @@ def model(name):
                 expert = f"model.layers.{layer}.{block}.experts.{{}}.{old}.weight"
                 stacked = np.stack([arrays.pop(expert.format(i)) for i in range(config.get("num_local_experts") or config["num_experts"])])
                 writer.add_tensor(f"blk.{layer}.ffn_{new}_exps.weight", stacked)
-        for layer in range(layers if name == "gpt_oss" else 0):
-            for kind in ("weight", "bias"):
+        for layer in range(layers if name == "gpt_oss_mxfp4" else 0):
+            block = f"model.layers.{layer}.mlp.experts"
+            joined, down = [[arrays.pop(f"{block}.{part}_proj_{kind}") for kind in ("blocks", "scales")] for part in ("gate_up", "down")]
+            parts = {"gate": [array[:, ::2] for array in joined], "up": [array[:, 1::2] for array in joined], "down": down}
+            for part, pair in parts.items():
+                writer.add_tensor(f"blk.{layer}.ffn_{part}_exps.weight", mxfp4(*pair), raw_dtype=Type.MXFP4)
+        for layer in range(layers if name.startswith("gpt_oss") else 0):
+            for kind in ("weight", "bias") if name == "gpt_oss" else ["bias"]:
                 ending = "" if kind == "weight" else "_bias"
                 joined, down = [arrays.pop(f"model.layers.{layer}.mlp.experts.{part}_proj{ending}") for part in ("gate_up", "down")]
                 parts = {"gate": joined[..., ::2], "up": joined[..., 1::2], "down": down}
