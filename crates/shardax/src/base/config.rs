@@ -108,6 +108,10 @@ fn check_count(n: usize) -> Result<usize> {
 }
 
 /// Sets the platform: `cpu` (the default), `cuda` or `tpu` (the environment variable `SHARDAX_PLATFORM`).
+///
+/// # Errors
+/// Returns an error if devices are in use already. You must set the platform before you create an array or ask for
+/// devices.
 #[track_caller]
 pub fn set_platform(name: &str) -> Result<()> {
     if IN_USE.get().is_some() {
@@ -393,6 +397,10 @@ pub fn set_compiler_options<Name: Into<String>, Value: Into<CompilerOption>>(
 /// `max_compiled_programs`, `max_compiled_bytes`, `explain_cache_misses`, `log_compiles`, `default_matmul_precision`, `default_prng_impl`,
 /// `enable_x64`, `numpy_rank_promotion`, `debug_nans`, `debug_infs` or `transfer_guard` and its three directions (JAX's names with `jax_` are accepted too), or an [XLA option](set_compiler_options),
 /// whose name begins with `xla_`.
+///
+/// # Errors
+/// Returns an error if there is no option of this name, if the option does not accept the value, or if it must be
+/// set before devices are in use and they are.
 #[track_caller]
 pub fn update(name: &str, value: &str) -> Result<()> {
     match name.strip_prefix("jax_").unwrap_or(name) {

@@ -104,7 +104,8 @@ impl Operand {
     pub fn value(&self) -> Result<&Array> {
         match self {
             Operand::NonLinear(a) => Ok(a),
-            Operand::Linear(_) => Err(err!(NotImplemented, "transpose with respect to an operand that is not linear")),
+            Operand::Linear(_) => Err(err!(NotImplemented, "transpose with respect to an operand that is not linear")
+                .help("in `jvp`, multiply tangents only by values that do not depend on tangents")),
         }
     }
 }
@@ -163,7 +164,8 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
     /// You must compute tangents by linear operations on tangents, so that reverse mode can transpose them. These can
     /// be other primitives, or this one if it has a [`transpose`](Primitive::transpose).
     fn jvp(&self, _args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
-        Err(err!(NotImplemented, "Differentiation rule for '{}' not implemented", self.name()))
+        Err(err!(NotImplemented, "Differentiation rule for '{}' not implemented", self.name())
+            .help("implement `Primitive::jvp`; or wrap the function in `custom_jvp`, or its constant parts in `stop_gradient`"))
     }
 
     /// Like [`jvp`](Primitive::jvp), but separates the part that depends on the tangents from the part that does not.
@@ -180,12 +182,14 @@ pub trait Primitive: AnyPrimitive + Run + Debug + Send + Sync {
             NotImplemented,
             "Transpose rule (for reverse-mode differentiation) for '{}' not implemented",
             self.name()
-        ))
+        )
+        .help("implement `Primitive::transpose`, or compute the gradient by forward mode (`jvp`, `jacfwd`)"))
     }
 
     /// Computes the results if some operands have a batch axis, and returns the batch axes of the results.
     fn batch(&self, _axis: &BatchAxis, _args: &[Array], _dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        Err(err!(NotImplemented, "Batching rule for '{}' not implemented", self.name()))
+        Err(err!(NotImplemented, "Batching rule for '{}' not implemented", self.name())
+            .help("implement `Primitive::batch`, or call the function on each example with `map`"))
     }
 
     /// The manual axes over which the results vary. By default these are all axes of the operands.

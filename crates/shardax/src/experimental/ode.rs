@@ -90,6 +90,9 @@ where
 
 impl OdeintOptions {
     /// See [`odeint`](odeint()).
+    ///
+    /// # Errors
+    /// Returns an error if `func` fails, or if it does not return a tree with the structure and the shapes of `y0`.
     #[track_caller]
     pub fn odeint<Y, A, R>(&self, func: impl Fn(Y, Array, A) -> R, y0: Y, t: impl ArrayLike, args: A) -> Result<Y>
     where

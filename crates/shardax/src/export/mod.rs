@@ -304,6 +304,9 @@ fn devices(count: usize) -> String {
 
 impl<Args, Out> Exported<Args, Out> {
     /// Returns the bytes of the file.
+    ///
+    /// # Errors
+    /// Returns an error if the function contains arrays that cannot be read, for example because they were deleted.
     pub fn serialize(&self) -> Result<Vec<u8>> {
         self.program.to_bytes()
     }
@@ -320,21 +323,36 @@ impl<Args, Out> Exported<Args, Out> {
     }
 
     /// Writes the file. It is written to a temporary file first, so that it appears complete or not at all.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be written.
     #[track_caller]
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let partial = path.with_extension(format!("{}.partial", std::process::id()));
         std::fs::write(&partial, self.serialize()?)
             .and_then(|()| std::fs::rename(&partial, path))
-            .map_err(|e| err!(Runtime, "{}: {e}", path.display()))
+            .map_err(|e| {
+                err!(Runtime, "cannot write {}: {e}", path.display())
+                    .help("pass a path in a directory that exists and that you can write to")
+            })
             .at_caller()
     }
 
     /// Reads such a file; see [`deserialize`](Exported::deserialize).
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read, is damaged, or contains a function of other types than `Args`
+    /// and `Out`.
     #[track_caller]
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let bytes = std::fs::read(path).map_err(|e| err!(Runtime, "{}: {e}", path.display())).at_caller()?;
+        let bytes = std::fs::read(path)
+            .map_err(|e| {
+                err!(Runtime, "cannot read {}: {e}", path.display())
+                    .help("pass the path of a file that `Exported::save` wrote")
+            })
+            .at_caller()?;
         Self::deserialize(&bytes).map_err(|e| e.context(path.display().to_string())).at_caller()
     }
 
@@ -374,6 +392,9 @@ impl<Args, Out> Exported<Args, Out> {
     /// Calls the function with the leaves of its arguments in the order of [`in_avals`](Exported::in_avals), and
     /// returns the leaves of its result in the order of [`out_avals`](Exported::out_avals). Use it in programs that
     /// know the types only at run time.
+    ///
+    /// # Errors
+    /// Returns an error if the number of arrays, a shape or a dtype differs from [`in_avals`](Exported::in_avals).
     #[track_caller]
     pub fn call_leaves(&self, leaves: &[Array]) -> Result<Vec<Array>> {
         let _line = source::enter();

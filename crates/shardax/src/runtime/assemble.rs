@@ -194,10 +194,14 @@ fn wrong_shape(want: &[usize], have: &[usize], global: &Aval, sharding: &Shardin
         Value,
         "Expected shard shape {want:?} doesn't match the single device array shape {have:?}. Shape of Array is {global} with sharding {sharding}"
     )
+    .help("pass one array of the expected shard shape for each device")
 }
 
 impl Array {
     /// Returns a copy of the array; the copy shares no memory with it.
+    ///
+    /// # Errors
+    /// Returns an error if the array was deleted or carries an error, or if the device has no memory for the copy.
     #[track_caller]
     pub fn copy(&self) -> Result<Array> {
         self.copied().at_caller()

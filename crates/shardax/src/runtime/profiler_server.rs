@@ -95,7 +95,10 @@ fn start(port: u16) -> Result<u16> {
     let ends = Arc::new(AtomicBool::new(false));
     let end = ends.clone();
     let thread = std::thread::Builder::new().name("profiler server".to_owned()).spawn(move || serve(&listener, &end));
-    let thread = thread.map_err(|e| err!(Runtime, "cannot start the thread of the profiler server: {e}"))?;
+    let thread = thread.map_err(|e| {
+        err!(Runtime, "cannot start the thread of the profiler server: {e}")
+            .help("raise the limit of threads (`ulimit -u`), or end other programs")
+    })?;
     *running = Some(Server { address, ends, thread });
     Ok(address.port())
 }
@@ -253,5 +256,8 @@ fn record(ms: u64, ends: &AtomicBool) -> Result<timeline::Encoded> {
         let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else { break };
         std::thread::sleep(left.min(Duration::from_millis(50)));
     }
-    profile.encode()?.ok_or_else(|| err!(Runtime, "the profile was ended by another thread"))
+    profile.encode()?.ok_or_else(|| {
+        err!(Runtime, "the profile was ended by another thread")
+            .help("record one profile at a time: end it either in the program or through the server")
+    })
 }

@@ -121,6 +121,9 @@ fn stack<T: Tree, B: AsRef<[u8]>>(
 
 /// Copies the tree to each local device, stacked on a new leading axis, over which `pmap` maps:
 /// [`device_put_replicated`] to the local devices. [`unreplicate`] has an example.
+///
+/// # Errors
+/// Returns an error if an array was deleted or carries an error, or if a device has no memory for its copy.
 #[track_caller]
 pub fn replicate<T: Tree>(tree: &T) -> Result<T> {
     local_devices().and_then(|devices| put_replicated(tree, &devices)).at_caller()

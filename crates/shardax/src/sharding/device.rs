@@ -269,6 +269,9 @@ pub fn devices() -> Result<Vec<Device>> {
 }
 
 /// Returns the devices of this process.
+///
+/// # Errors
+/// Returns an error if the plugin cannot be found or loaded; the help says how you can install it.
 #[track_caller]
 pub fn local_devices() -> Result<Vec<Device>> {
     client().map(|c| c.local_devices.clone()).at_caller()
@@ -307,7 +310,10 @@ pub(crate) fn uncommitted_device() -> Result<Device> {
     if let Some(device) = chosen_device() {
         return Ok(device);
     }
-    client()?.local_devices.first().cloned().ok_or_else(|| err!(Plugin, "the plugin reports no device"))
+    client()?.local_devices.first().cloned().ok_or_else(|| {
+        err!(Plugin, "the plugin reports no device")
+            .help("run `shardax-doctor` to find out which devices the plugin sees")
+    })
 }
 
 // `default_device` applies to one thread, so that threads can use different devices.

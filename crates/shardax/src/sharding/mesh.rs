@@ -134,6 +134,9 @@ impl Mesh {
     }
 
     /// Returns the mesh with these axis types.
+    ///
+    /// # Errors
+    /// Returns an error if there is not one type for each axis.
     #[track_caller]
     pub fn with_axis_types(&self, types: impl IntoIterator<Item = AxisType>) -> Result<Self> {
         self.typed(types.into_iter().collect()).at_caller()
@@ -145,6 +148,9 @@ impl Mesh {
     }
 
     /// Returns the mesh with the types of the named axes replaced.
+    ///
+    /// # Errors
+    /// Returns an error if the mesh has no axis of a given name.
     #[track_caller]
     pub fn update_axis_types<N: Into<AxisName>>(&self, types: impl IntoIterator<Item = (N, AxisType)>) -> Result<Self> {
         let shape = self.0.shape.update_axis_types(types)?;

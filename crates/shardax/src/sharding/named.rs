@@ -87,6 +87,9 @@ impl NamedSharding {
     }
 
     /// Creates a sharding over `mesh`, and checks the spec.
+    ///
+    /// # Errors
+    /// Returns an error if the spec names an axis that the mesh does not have, or names an axis twice.
     #[track_caller]
     pub fn try_new(mesh: &Mesh, spec: PartitionSpec) -> Result<Self> {
         let sharding = Self::new(mesh, spec);
@@ -418,6 +421,9 @@ impl Sharding {
     }
 
     /// Returns the shape of each device's shard.
+    ///
+    /// # Errors
+    /// Returns an error in the same cases as [`NamedSharding::shard_shape`].
     #[track_caller]
     pub fn shard_shape(&self, shape: &[usize]) -> Result<Shape> {
         match self {
@@ -435,6 +441,9 @@ impl Sharding {
     }
 
     /// Returns the index of each device's shard of an array of `shape`.
+    ///
+    /// # Errors
+    /// Returns an error in the same cases as [`shard_shape`](Self::shard_shape).
     #[track_caller]
     pub fn devices_indices_map(&self, shape: &[usize]) -> Result<Vec<(Device, Index)>> {
         self.shard_shape(shape)?;

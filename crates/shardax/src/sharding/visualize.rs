@@ -196,6 +196,9 @@ pub fn visualize_sharding(shape: &[usize], sharding: impl Into<Sharding>) -> Res
 }
 
 /// Like [`visualize_sharding`] with terminal colours. Each box has the colour of the first device that holds it.
+///
+/// # Errors
+/// Returns an error in the same cases as [`visualize_sharding`].
 #[track_caller]
 pub fn visualize_sharding_color(shape: &[usize], sharding: impl Into<Sharding>) -> Result<String> {
     Ok(Grid::of(shape, &sharding.into()).at_caller()?.boxes(true))
@@ -203,6 +206,9 @@ pub fn visualize_sharding_color(shape: &[usize], sharding: impl Into<Sharding>) 
 
 /// Like [`visualize_sharding`] as an SVG picture. Shards are drawn in proportion, in the colour of the first device
 /// that holds them.
+///
+/// # Errors
+/// Returns an error in the same cases as [`visualize_sharding`].
 #[track_caller]
 pub fn visualize_sharding_svg(shape: &[usize], sharding: impl Into<Sharding>) -> Result<String> {
     Ok(Grid::of(shape, &sharding.into()).at_caller()?.svg())

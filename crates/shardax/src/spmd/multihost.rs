@@ -367,7 +367,10 @@ fn stack_over_processes(bytes: &[u8], mut aval: Aval) -> Result<Concrete> {
     };
     let sharding = NamedSharding::new(mesh, PartitionSpec::default().insert(0, &[AXIS.into()]));
     let local = mesh.local_devices().into_iter().next().map(Sharding::from);
-    let local = local.ok_or_else(|| err!(Runtime, "this process has no devices"))?;
+    let local = local.ok_or_else(|| {
+        err!(Runtime, "this process has no devices")
+            .help("run `shardax-doctor` on this host to find out which devices the plugin sees")
+    })?;
     let buffers = transfer::buffers_from_host(bytes, &aval, &local)?;
     aval.shape[0] *= mesh.size();
     Ok(Concrete::new(aval, sharding.into(), true, buffers))
@@ -386,7 +389,10 @@ fn host_array(c: &Concrete) -> Result<Array> {
 /// Replicates the array on the devices of its mesh.
 fn replicated(c: &Concrete) -> Result<Concrete> {
     let mesh = c.sharding.as_named().map(NamedSharding::mesh);
-    let mesh = mesh.ok_or_else(|| err!(Value, "{} is on a device of another process", c.aval))?;
+    let mesh = mesh.ok_or_else(|| {
+        err!(Value, "{} is on a device of another process", c.aval)
+            .help("pass an array that is sharded over a mesh of devices of all processes")
+    })?;
     let sharding = Sharding::Named(NamedSharding::new(mesh, PartitionSpec::default()));
     let buffers = reshard::reshard(c, &sharding)?;
     Ok(Concrete::new(c.aval.clone(), sharding, true, buffers))

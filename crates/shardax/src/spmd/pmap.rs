@@ -168,6 +168,10 @@ impl<F, Args> Pmap<F, Args> {
 impl<F: Function<Args>, Args: Tree> Pmap<F, Args> {
     /// Traces and lowers the function for arguments of these types. You can pass
     /// [`shape_dtype_struct`](crate::shape_dtype_struct)s instead of arrays.
+    ///
+    /// # Errors
+    /// Returns an error if the arguments cannot be mapped over the devices, or if the function fails while it is
+    /// traced.
     #[track_caller]
     pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
         let _line = source::enter();

@@ -93,6 +93,9 @@ impl<F, Args> ShardMapped<F, Args> {
 
 impl<F: Function<Args>, Args: Tree> ShardMapped<F, Args> {
     /// Traces and lowers the function for arguments of these types, as its [`jit`](crate::jit()) would.
+    ///
+    /// # Errors
+    /// Returns an error if the mesh axes do not divide an argument, or if the function fails while it is traced.
     #[track_caller]
     pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
         crate::transform::jit::lower(self, args.into_args(), "shard_map")
@@ -293,6 +296,9 @@ impl<F, Args> Smapped<F, Args> {
 
 impl<F: Function<Args>, Args: Tree> Smapped<F, Args> {
     /// Traces and lowers the function for arguments of these types, as its [`jit`](crate::jit()) would.
+    ///
+    /// # Errors
+    /// Returns an error if the mesh axes do not divide an argument, or if the function fails while it is traced.
     #[track_caller]
     pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
         crate::transform::jit::lower(self, args.into_args(), "smap")

@@ -77,6 +77,10 @@ impl CheckGrads {
     }
 
     /// See [`check_grads`].
+    ///
+    /// # Errors
+    /// Returns an error that shows both numbers if a derivative differs from finite differences by more than the
+    /// tolerances.
     #[track_caller]
     pub fn check_grads<Args: Tree, F: Function<Args>>(&self, f: F, args: impl IntoArgs<Args>) -> Result<()> {
         let flat = Flat::from_arguments(&args.into_args());

@@ -407,6 +407,9 @@ impl AtPoint {
 
 impl<Args: Tree, Out: Tree> VjpFn<Args, Out> {
     /// Returns the cotangents of the arguments.
+    ///
+    /// # Errors
+    /// Returns an error if the cotangent does not have the structure, shapes and dtypes of the function's result.
     #[track_caller]
     pub fn call(&self, ct: impl crate::core::function::IntoArg<Out>) -> Result<Args> {
         let _line = source::enter();
@@ -443,6 +446,9 @@ impl<Args: Tree, Out: Tree> VjpFn<Args, Out> {
 
 impl<Args: Tree, Out: Tree> LinearFn<Args, Out> {
     /// Returns the tangent of the result.
+    ///
+    /// # Errors
+    /// Returns an error if the tangents do not have the structure, shapes and dtypes of the arguments.
     #[track_caller]
     pub fn call(&self, tangents: impl IntoArgs<Args>) -> Result<Out> {
         let _line = source::enter();

@@ -234,6 +234,10 @@ impl<Args: Tree, F: Function<Args>> IntoJit<Args> for F {}
 impl<F: Function<Args>, Args: Tree> Jit<F, Args> {
     /// Traces and lowers the function for arguments of these types. You can pass
     /// [`shape_dtype_struct`](crate::shape_dtype_struct)s instead of arrays.
+    ///
+    /// # Errors
+    /// Returns an error if the function fails while it is traced, or if a sharding does not fit an argument or a
+    /// result.
     #[track_caller]
     pub fn lower<A: IntoArgs<Args>>(&self, args: A) -> Result<Lowered<Args, F::Output>> {
         let _line = source::enter();

@@ -132,10 +132,10 @@ fn gradients_come_from_custom_rules_alone() -> Result<()> {
     let f = affine(shape_dtype_struct((), DType::F32), &Arc::default());
     let g = f.clone();
     let error = grad(move |x: Array| g.call(x)).call(1.0f32).err().map(|e| e.to_string()).unwrap_or_default();
-    assert!(error.contains("Pure callbacks do not support JVP"), "{error}");
+    assert!(error.contains("pure callbacks cannot be differentiated"), "{error}");
     let i = io_callback(|_, r| r[0].write([0.0f32]), shape_dtype_struct((), DType::F32));
     let error = grad(move |x: Array| i.call(x)).call(1.0f32).err().map(|e| e.to_string()).unwrap_or_default();
-    assert!(error.contains("IO callbacks do not support JVP"), "{error}");
+    assert!(error.contains("IO callbacks cannot be differentiated"), "{error}");
     let h = f.clone();
     let error = grad(move |x: Array| Ok::<_, shardax::Error>(f.call(stop_gradient(x.clone()))? * x)).call(3.0f32)?;
     assert_eq!(error.item::<f32>()?, 7.0);
@@ -465,7 +465,7 @@ fn functions_are_called_by_name() -> Result<()> {
     assert!(message.contains("the attribute \"by\" of an FFI call must be a floating point number"), "{message}");
     assert!(message.contains("of = Text(\"all\")") && message.contains("test.scale"), "{message}");
     let message = error_of(grad(move |x: Array| scaled(x, 2.0).map(|y| y.sum(..))).call(&x));
-    assert!(message.contains("The FFI call to test.scale cannot be differentiated"), "{message}");
+    assert!(message.contains("the FFI call to test.scale cannot be differentiated"), "{message}");
     let nested = Attributes::new().with("inner", Attributes::new().with("on", true)).with("sizes", vec![1i64, 2]);
     assert_eq!((nested.ints("sizes")?, nested.iter().count()), (&[1, 2][..], 2));
     assert!(nested.bool("on").is_err());

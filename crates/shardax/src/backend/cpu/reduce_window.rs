@@ -26,5 +26,7 @@ fn combine(of: &ReduceWindow, cx: &mut Lowering, x: Value, out: &Aval) -> Result
             Some(result) => of.reducer.combine(cx, result, slice, out),
         });
     }
-    result.ok_or_else(|| err!(Value, "a windowed reduction got an empty window"))
+    result.ok_or_else(|| {
+        err!(Value, "a windowed reduction got an empty window").help("every window dimension must be at least 1")
+    })
 }

@@ -141,7 +141,10 @@ pub(crate) fn encode(events: &[Event], recorded: &[u8], started_at: SystemTime) 
 impl Encoded {
     /// Writes the files into a new folder below `folder`; returns their paths.
     pub fn write_below(&self, folder: &Path) -> Result<Vec<PathBuf>> {
-        self.write(folder).map_err(|e| err!(Runtime, "cannot write the profile below {}: {e}", folder.display()))
+        self.write(folder).map_err(|e| {
+            err!(Runtime, "cannot write the profile below {}: {e}", folder.display())
+                .help("pass a directory that you can write to")
+        })
     }
 
     fn write(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {

@@ -123,6 +123,9 @@ impl ProfileOptions {
     }
 
     /// Starts recording; see [`trace`].
+    ///
+    /// # Errors
+    /// Returns an error if another profile is being recorded, because a process can record only one at a time.
     #[track_caller]
     pub fn trace(self, folder: impl AsRef<Path>) -> Result<Profile> {
         begin_profile(self, Some(folder.as_ref())).at_caller()

@@ -52,6 +52,9 @@ impl ProfileSession {
 
 impl ProfileOptions {
     /// Starts recording a profile that is kept in memory; see [`ProfileSession`].
+    ///
+    /// # Errors
+    /// Returns an error if another profile is being recorded, because a process can record only one at a time.
     #[track_caller]
     pub fn session(self) -> Result<ProfileSession> {
         begin_profile(self, None).map(ProfileSession).at_caller()

@@ -544,6 +544,10 @@ impl Array {
     }
 
     /// Returns the only element as `f64`, whatever the dtype. Waits for the value.
+    ///
+    /// # Errors
+    /// Returns an error if the array does not have exactly one element, if it is traced, or if its computation
+    /// failed.
     #[track_caller]
     pub fn to_f64(&self) -> Result<f64> {
         match self.to_f64_vec()?.as_slice() {

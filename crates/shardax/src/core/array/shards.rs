@@ -38,6 +38,10 @@ pub struct GlobalShard {
 impl Concrete {
     /// Returns the layout of the elements in memory; `None` if the platform does not report it, or this process has no
     /// shard.
+    ///
+    /// # Errors
+    /// Returns an error if the plugin cannot report the layout of an array, for example because the array was
+    /// deleted.
     pub fn layout(&self) -> Result<Option<Layout>> {
         if let Some(known) = self.sharding.layout() {
             return Ok(Some(known.get().clone()));
@@ -179,6 +183,10 @@ impl Array {
     }
 
     /// Returns `true` if the values are computed, so that reading them does not wait.
+    ///
+    /// # Errors
+    /// Returns an error if the array is traced, because it then has no values, or if it was deleted or carries an
+    /// error.
     #[track_caller]
     pub fn is_ready(&self) -> Result<bool> {
         let c = self.concrete().at_caller()?;

@@ -9,6 +9,10 @@ use crate::sharding::context::with_abstract_mesh;
 
 impl Lowering {
     /// Lowers `f`, applied to these values. `f` can use plain numbers but no arrays from outside.
+    ///
+    /// # Errors
+    /// Returns an error if `f` fails, or if it uses an array from outside. Pass such an array as an operand
+    /// instead.
     pub fn expand(&mut self, args: &[Value], f: impl FnOnce(&[Array]) -> Result<Vec<Array>>) -> Result<Vec<Value>> {
         self.expand_boxed(args, Box::new(f))
     }
@@ -25,7 +29,8 @@ impl Lowering {
         }
         let traced = with_abstract_mesh(mesh.clone(), || trace(&avals, f))?;
         if !traced.captures.is_empty() {
-            return Err(err!(NotImplemented, "a primitive's expansion uses an array that is not its operand"));
+            return Err(err!(NotImplemented, "a primitive's expansion uses an array that is not its operand")
+                .help("pass the array to the primitive as an operand"));
         }
         // The operations of an expansion share the source line of the primitive.
         let before = self.locations.share_location(true);

@@ -307,6 +307,9 @@ impl Lowering {
     }
 
     /// Writes a region with one block, whose arguments have these types. `body` returns the results of the block.
+    ///
+    /// # Errors
+    /// Returns an error if `body` fails.
     pub fn region(
         &mut self,
         args: &[Aval],
@@ -316,6 +319,9 @@ impl Lowering {
     }
 
     /// Like [`region`](Self::region), for a dialect with another terminator.
+    ///
+    /// # Errors
+    /// Returns an error if `body` fails.
     pub fn region_returning(
         &mut self,
         terminator: &str,

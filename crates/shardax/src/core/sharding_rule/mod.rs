@@ -221,6 +221,10 @@ impl<'a> ShardingRule<'a> {
 
     /// Like [`batch_only`](Self::batch_only), if the last `unbatched[i]` dimensions of operand `i` do not belong to the
     /// batch. The result is like operand `like`, whose last dimension can be split.
+    ///
+    /// # Errors
+    /// Returns an error if a dimension that does not belong to the batch is split, because the operation would need
+    /// its other parts, or if the operands split the batch differently.
     pub fn check_batches(&self, unbatched: &[usize], like: usize) -> Result<TypedOuts> {
         let last_dim = self.args[like].rank().saturating_sub(1);
         for (i, (arg, unbatched)) in self.args.iter().zip(unbatched).enumerate() {
@@ -234,6 +238,10 @@ impl<'a> ShardingRule<'a> {
 
     /// Returns the entries of the batch dimensions, which are all dimensions of operand `i` except the last
     /// `unbatched(i)`. An operand can leave a dimension unsplit that others split.
+    ///
+    /// # Errors
+    /// Returns an error if two operands split a batch dimension over different axes. You can reshard one of them
+    /// first.
     pub fn batches(&self, unbatched: impl Fn(usize) -> usize) -> Result<SmallVec<[DimSpec; 4]>> {
         let mut batch: SmallVec<[DimSpec; 4]> = SmallVec::new();
         for (i, arg) in self.args.iter().enumerate() {
@@ -256,6 +264,9 @@ impl<'a> ShardingRule<'a> {
     }
 
     /// Returns the common sharding of these operands. Ignores numbers and operands without a sharding.
+    ///
+    /// # Errors
+    /// Returns an error that names both types if two of the operands are sharded differently.
     pub fn common(&self, operands: Range<usize>, what: &str) -> Result<Typed> {
         let rank = self.args[operands.clone()].iter().map(Aval::rank).max().unwrap_or(0);
         let mut sharded = self.args[operands].iter().filter(|a| a.sharding().is_some() && (a.rank() > 0 || rank == 0));
@@ -270,6 +281,9 @@ impl<'a> ShardingRule<'a> {
     }
 
     /// Returns one result with the requested sharding.
+    ///
+    /// # Errors
+    /// Returns an error if the sharding is over another mesh than the context's or the operands'.
     pub fn requested(&self, out: &Typed) -> Result<TypedOuts> {
         if *out.mesh() != self.mesh {
             return Err(err!(
@@ -286,6 +300,10 @@ impl<'a> ShardingRule<'a> {
 
     /// Returns the sharding of operand 0 after a reshape. Dimensions that are kept, split or merged keep their axes if
     /// no element has to move to another device.
+    ///
+    /// # Errors
+    /// Returns an error if elements would have to move between devices. You can pass an `out_sharding` to request
+    /// this.
     pub fn reshaped(&self, shape: &[usize]) -> Result<TypedOuts> {
         let typed = self.arg(0);
         let from = &self.args[0].shape;

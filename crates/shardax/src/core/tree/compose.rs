@@ -118,7 +118,10 @@ impl<X: Tree, T: Compose<X>, const N: usize> Compose<X> for [T; N] {
     type Composed = [T::Composed; N];
     fn compose(self, part: &mut dyn FnMut() -> Result<X>) -> Result<Self::Composed> {
         let items: Vec<T::Composed> = self.into_iter().map(|x| x.compose(part)).collect::<Result<_>>()?;
-        items.try_into().map_err(|_| err!(Type, "tree structure mismatch: expected a list of {N}"))
+        items.try_into().map_err(|_| {
+            err!(Type, "tree structure mismatch: expected a list of {N}")
+                .help("pass trees with the structure of the first tree")
+        })
     }
 }
 

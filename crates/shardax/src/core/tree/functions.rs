@@ -98,6 +98,9 @@ pub fn map2<T: Tree>(mut f: impl FnMut(Array, Array) -> Array, a: T, b: T) -> Re
 }
 
 /// Applies `f` to the leaves of three trees with equal structures.
+///
+/// # Errors
+/// Returns an error if the trees have different structures, or if a result of `f` carries an error.
 #[track_caller]
 pub fn map3<T: Tree>(mut f: impl FnMut(Array, Array, Array) -> Array, a: T, b: T, c: T) -> Result<T> {
     let (mut a, b, c) = (Flat::of(&a), Flat::of(&b), Flat::of(&c));

@@ -405,7 +405,8 @@ where
     let mut leaves = places.leaves.into_iter();
     tree.compose(&mut || match leaves.next() {
         Some(leaf) => f(leaf),
-        None => Err(err!(Type, "the trees have fewer leaves than the first")),
+        None => Err(err!(Type, "the trees have fewer leaves than the first")
+            .help("pass trees with the structure of the first tree")),
     })
 }
 

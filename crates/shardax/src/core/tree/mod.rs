@@ -152,6 +152,10 @@ impl Flat {
     }
 
     /// Rebuilds the tree.
+    ///
+    /// # Errors
+    /// Returns an error if the structure does not belong to a `T`, or if the number of leaves differs from the
+    /// structure's.
     #[track_caller]
     pub fn build<T: Tree>(&self) -> Result<T> {
         unflatten(&self.def, &self.leaves)
@@ -227,7 +231,8 @@ impl Unflatten<'_> {
         if actual == node || (is_map && actual.names() == node.names()) {
             Ok(())
         } else {
-            Err(err!(Type, "tree structure mismatch: expected {node:?}, found {actual:?}"))
+            Err(err!(Type, "tree structure mismatch: expected {node:?}, found {actual:?}")
+                .help("pass the structure and all leaves of one tree of this type"))
         }
     }
 }
@@ -254,6 +259,7 @@ pub fn unflatten_named<T: Tree>(from: &mut Unflatten<'_>) -> Result<T> {
 #[doc(hidden)]
 pub fn unexpected(name: &str, node: &Node) -> crate::error::Error {
     err!(Type, "tree structure mismatch: {node:?} is not a variant of {name}")
+        .help("pass the structure and all leaves of one tree of this type")
 }
 
 fn mismatch(expected: &str, found: Option<&Token>) -> crate::error::Error {
@@ -262,6 +268,10 @@ fn mismatch(expected: &str, found: Option<&Token>) -> crate::error::Error {
 }
 
 /// Rebuilds a tree of type `T`.
+///
+/// # Errors
+/// Returns an error if the structure does not belong to a `T`, or if the number of leaves differs from the
+/// structure's.
 #[track_caller]
 pub fn unflatten<T: Tree>(def: &TreeDef, leaves: &[Array]) -> Result<T> {
     rebuild(def, leaves.iter().cloned().collect()).at_caller()

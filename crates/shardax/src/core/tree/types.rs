@@ -47,7 +47,10 @@ impl<T: Tree, const N: usize> Tree for [T; N] {
     fn unflatten(from: &mut Unflatten<'_>) -> Result<Self> {
         from.expect(Node::List(N))?;
         let items: Vec<T> = (0..N).map(|_| T::unflatten(from)).collect::<Result<_>>()?;
-        items.try_into().map_err(|_| err!(Type, "tree structure mismatch: expected a list of {N}"))
+        items.try_into().map_err(|_| {
+            err!(Type, "tree structure mismatch: expected a list of {N}")
+                .help("pass the structure and all leaves of one tree of this type")
+        })
     }
 }
 
@@ -233,7 +236,8 @@ where
         match from.tokens.next() {
             Some(Token::Static(v)) => match v.value.downcast_ref::<T>() {
                 Some(v) => Ok(Static(v.clone())),
-                None => Err(err!(Type, "static value {v:?} is not a {}", std::any::type_name::<T>())),
+                None => Err(err!(Type, "static value {v:?} is not a {}", std::any::type_name::<T>())
+                    .help("pass the structure and all leaves of one tree of this type")),
             },
             token => Err(mismatch("a static value", token)),
         }

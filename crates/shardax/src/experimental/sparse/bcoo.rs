@@ -60,6 +60,10 @@ options! {
 
 impl FromdenseOptions {
     /// See [`BCOO::fromdense`].
+    ///
+    /// # Errors
+    /// Returns an error if `nse` is `None` and the array is traced, because the number of stored elements must be
+    /// known.
     #[track_caller]
     pub fn fromdense(&self, x: impl ArrayLike, nse: impl Into<Option<usize>>) -> Result<BCOO> {
         let (x, nse) = (x.into_array(), nse.into());

@@ -59,6 +59,10 @@ impl BCSR {
     }
 
     /// Stores the nonzero elements of a matrix. [`BCOO::fromdense`] explains `nse`.
+    ///
+    /// # Errors
+    /// Returns an error if `x` is not a matrix, or if `nse` is `None` and `x` is traced, because the number of
+    /// stored elements must be known.
     #[track_caller]
     pub fn fromdense(x: impl ArrayLike, nse: impl Into<Option<usize>>) -> Result<BCSR> {
         BCSR::from_bcoo(&BCOO::fromdense(x, nse)?)

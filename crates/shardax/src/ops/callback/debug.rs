@@ -35,6 +35,10 @@ where
 
 /// Calls a host function like [`callback`], but in the order of the program, as with [`HostCallback::ordered`]. Under `vmap`
 /// it is called for one entry of the batch after the other. You cannot use it in a program for several devices.
+///
+/// # Errors
+/// Returns an error if an operand carries an error. An error of the host function is returned when you read a
+/// result of the program, or by [`effects_barrier`](crate::effects_barrier).
 #[track_caller]
 pub fn callback_ordered<F>(f: F, operands: impl IntoOperands) -> Result<()>
 where

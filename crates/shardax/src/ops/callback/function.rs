@@ -109,6 +109,7 @@ impl HostFunction {
 impl HostFunction {
     fn wrong_memory(&self, memory: &str) -> Error {
         err!(Runtime, "the function {} does not work on {memory} memory", self.name)
+            .help("register a function for the memory of the platform that you run on")
     }
 }
 

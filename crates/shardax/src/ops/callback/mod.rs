@@ -210,6 +210,10 @@ impl<T: Tree> HostCallback<T> {
 
     /// Calls the function, immediately if the operands are concrete and nothing is being traced. Operands are an array
     /// or a plain number, or a tuple or list of them; for another tree, pass its [`leaves`](crate::tree::leaves).
+    ///
+    /// # Errors
+    /// Returns an error if an operand carries an error, or if the function fails while no program is traced. An
+    /// error inside of a compiled program is returned when you read the program's results.
     #[track_caller]
     pub fn call(&self, operands: impl IntoOperands) -> Result<T> {
         let _line = source::enter();

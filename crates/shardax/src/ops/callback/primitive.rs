@@ -173,17 +173,20 @@ impl Primitive for HostCall {
             Kind::Debug => Ok((self.clone().apply(args), vec![None; self.results.len()])),
             Kind::Pure => Err(err!(
                 NotImplemented,
-                "Pure callbacks do not support JVP. Please use `custom_jvp` to use callbacks while taking gradients."
-            )),
+                "pure callbacks cannot be differentiated, because shardax does not know the derivative of a host function"
+            )
+            .help("define the derivative with `custom_jvp` or `custom_vjp` around the callback")),
             Kind::Io => Err(err!(
                 NotImplemented,
-                "IO callbacks do not support JVP. Please use `custom_jvp` to use callbacks while taking gradients."
-            )),
+                "IO callbacks cannot be differentiated, because shardax does not know the derivative of a host function"
+            )
+            .help("define the derivative with `custom_jvp` or `custom_vjp` around the callback")),
             Kind::Ffi | Kind::FfiWithEffect => Err(err!(
                 NotImplemented,
-                "The FFI call to {:?} cannot be differentiated. You can use `custom_jvp` or `custom_vjp` to add support.",
+                "the FFI call to {:?} cannot be differentiated, because shardax does not know its derivative",
                 self.function
-            )),
+            )
+            .help("define the derivative with `custom_jvp` or `custom_vjp` around the call")),
         }
     }
 

@@ -300,7 +300,8 @@ fn constrain_leaf(x: &Array, sharding: Sharding, what: &str) -> Result<Array> {
             return Err(err!(
                 Value,
                 "The context mesh {mesh} should match the mesh of the sharding {sharding} inside shard_map"
-            ));
+            )
+            .help("pass a `PartitionSpec` instead of a sharding; it is combined with the context mesh"));
         }
         if mesh.axis_names().all(|n| manual.contains(n)) {
             return Ok(x.clone());

@@ -13,7 +13,7 @@ use crate::core::program::{Aval, Program};
 use crate::core::sharding_rule::agrees;
 use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
 use crate::dtype::DType;
-use crate::error::{Result, bail, err};
+use crate::error::{Error, Result, bail, err};
 use crate::interpret::flat::{avals_of, trace_flat};
 use crate::interpret::higher_order::{join, marked};
 use crate::ops::operators::ArrayLike;
@@ -86,6 +86,12 @@ fn cond_flat(
     choose(index, &[false_fun, true_fun], &["false_fun", "true_fun"], operands, location)
 }
 
+/// The error of [`Branches::apply`] for an index without a branch. `switch` itself clamps its index.
+fn no_branch(index: usize, count: usize) -> Error {
+    err!(Index, "branch index {index} is out of range: there are {count} branches")
+        .help("pass an index that is less than `Branches::count`")
+}
+
 /// The branches of [`switch`]: a tuple, a `Vec` or an array of functions of the operands. All functions must return the
 /// same type, or a `Result` of it.
 pub trait Branches<T> {
@@ -109,7 +115,7 @@ impl<T, F: Fn(T) -> R, R: IntoOutput> Branches<T> for Vec<F> {
     fn apply(&self, index: usize, operands: T) -> Result<R::Output> {
         match self.get(index) {
             Some(f) => f(operands).into_output(),
-            None => Err(err!(Index, "branch index {index} is out of range: there are {} branches", self.count())),
+            None => Err(no_branch(index, self.count())),
         }
     }
 }
@@ -124,7 +130,7 @@ impl<T, F: Fn(T) -> R, R: IntoOutput, const N: usize> Branches<T> for [F; N] {
     fn apply(&self, index: usize, operands: T) -> Result<R::Output> {
         match self.get(index) {
             Some(f) => f(operands).into_output(),
-            None => Err(err!(Index, "branch index {index} is out of range: there are {} branches", self.count())),
+            None => Err(no_branch(index, self.count())),
         }
     }
 }
@@ -141,7 +147,7 @@ macro_rules! tuples_of_branches {
             fn apply(&self, index: usize, operands: T) -> Result<Out> {
                 match index {
                     $($i => (self.$i)(operands).into_output(),)+
-                    _ => Err(err!(Index, "branch index {index} is out of range: there are {} branches", self.count())),
+                    _ => Err(no_branch(index, self.count())),
                 }
             }
         }

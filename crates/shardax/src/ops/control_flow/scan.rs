@@ -161,6 +161,9 @@ impl ScanOptions {
     }
 
     /// See [`scan`](scan()).
+    ///
+    /// # Errors
+    /// Returns an error in the same cases as [`scan`](scan()).
     #[track_caller]
     pub fn scan<C, X, Y, R>(self, f: impl Fn(C, X) -> R, init: C, xs: X) -> Result<(C, Y)>
     where
@@ -344,6 +347,9 @@ impl AssociativeScanOptions {
     }
 
     /// See [`associative_scan`](associative_scan()).
+    ///
+    /// # Errors
+    /// Returns an error in the same cases as [`associative_scan`](associative_scan()).
     #[track_caller]
     pub fn associative_scan<T, R>(self, f: impl Fn(T, T) -> R, elems: T) -> Result<T>
     where

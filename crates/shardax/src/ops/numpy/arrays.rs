@@ -94,6 +94,9 @@ pub fn array_split(x: impl ArrayLike, parts: usize, axis: impl AxisNumber) -> Re
 }
 
 /// See [`Array::split`].
+///
+/// # Errors
+/// Returns an error in the same cases as [`Array::split`].
 #[track_caller]
 pub fn split(x: impl ArrayLike, parts: usize, axis: impl AxisNumber) -> Result<Vec<Array>> {
     let axis = axis.axis_number();

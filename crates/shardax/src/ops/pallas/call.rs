@@ -372,7 +372,8 @@ impl<K: Fn(&[Ref]) -> Result<()>, T: Tree> PallasCall<K, T> {
                     "input_output_aliases ({input}, {output}): there are {} operands and {} results",
                     operands.len(),
                     outs.len()
-                ));
+                )
+                .help("pass the index of an operand and the index of a result, both counted from 0"));
             };
             if (operand.dtype(), operand.shape()) != (result.dtype, result.shape.as_slice()) {
                 return Err(err!(

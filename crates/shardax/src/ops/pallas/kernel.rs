@@ -71,6 +71,9 @@ pub fn num_programs(axis: usize) -> Array {
 }
 
 /// Runs `f` if `condition`, a boolean scalar, is true: `when(k.equal(0), || acc.set(0.0))?`.
+///
+/// # Errors
+/// Returns an error if `condition` is not a scalar, or if `f` fails.
 #[track_caller]
 pub fn when<R: IntoOutput<Output = ()>>(condition: impl ArrayLike, f: impl Fn() -> R) -> Result<()> {
     let _line = source::enter();
@@ -127,6 +130,7 @@ impl Primitive for ProgramId {
     }
 
     fn lower(&self, _cx: &mut Lowering, _args: &[Value], _outs: &[Aval]) -> Result<Vec<Value>> {
-        Err(err!(Value, "program_id({}) has a value only inside of a kernel", self.axis))
+        Err(err!(Value, "program_id({}) has a value only inside of a kernel", self.axis)
+            .help("call `program_id` in the function that you pass to `pallas_call`"))
     }
 }

@@ -175,7 +175,8 @@ impl Primitive for Kernel {
                 NotImplemented,
                 "checks and ordered effects inside of the kernel {} are not supported",
                 self.name
-            ));
+            )
+            .help("check the operands before the call and the results after it"));
         }
         bind_checked(self.clone(), args)
     }

@@ -224,7 +224,8 @@ impl BlockSpec {
                 Value,
                 "the index map must return {rank} values, one for each dimension of the block, but returned {}",
                 index.len()
-            ));
+            )
+            .help("return the index of the block in each dimension, and 0 for a dimension that is not split"));
         }
         match index.iter().find(|i| i.ndim() != 0 || !i.dtype().is_integer()) {
             Some(other) => Err(err!(

@@ -152,6 +152,7 @@ where
     }
 
     fn batch(&self, _axis: &BatchAxis, _args: &[Array], _dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        Err(err!(NotImplemented, "'{}' runs immediately and cannot be part of a traced program", self.name))
+        Err(err!(NotImplemented, "'{}' runs immediately and cannot be part of a traced program", self.name)
+            .help("call it on concrete arrays, outside of `jit`, `grad` and `vmap`"))
     }
 }

@@ -128,7 +128,8 @@ impl Primitive for Cumulative {
         };
         accepts.check(self.name(), args[0].dtype)?;
         if self.axis >= args[0].rank() {
-            return Err(err!(Index, "{} axis {} is out of bounds for {}", self.name(), self.axis, args[0]));
+            return Err(err!(Index, "{} axis {} is out of bounds for {}", self.name(), self.axis, args[0])
+                .help("pass an axis that is less than the number of dimensions"));
         }
         Ok(smallvec![args[0].clone()])
     }

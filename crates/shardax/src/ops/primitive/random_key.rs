@@ -68,7 +68,8 @@ impl Primitive for RandomWrap {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         if elementwise_rules::dtype_of("random_wrap", Accepts::Any, args)? != DType::U32 {
-            return Err(err!(Type, "random_wrap takes uint32 words, got {}", args[0]));
+            return Err(err!(Type, "random_wrap takes uint32 words, got {}", args[0])
+                .help("pass the words that `random::key_data` returned"));
         }
         Ok(smallvec![elementwise_rules::shape_of("random_wrap", args)?.strip_weak_type().with_dtype(self.dtype)])
     }
@@ -110,7 +111,8 @@ impl Primitive for RandomUnwrap {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         if !args[0].dtype.is_key() {
-            return Err(err!(Type, "random_unwrap takes random keys, got {}", args[0]));
+            return Err(err!(Type, "random_unwrap takes random keys, got {}", args[0])
+                .help("create keys with `random::key` or `random::split`"));
         }
         let words = args[0].with_dtype(DType::U32);
         Ok(smallvec![words.clone(), words])

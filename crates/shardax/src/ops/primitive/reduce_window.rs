@@ -190,7 +190,9 @@ impl ReduceWindow {
             .into_iter()
             .enumerate()
             .map(|(k, part)| Select.apply(&first_slice.equal(k as i32), &zero, &part));
-        terms.reduce(|a, b| a + b).ok_or_else(|| err!(Value, "{} got an empty window", self.name()))
+        terms.reduce(|a, b| a + b).ok_or_else(|| {
+            err!(Value, "{} got an empty window", self.name()).help("every window dimension must be at least 1")
+        })
     }
 
     /// Lowers the reduction. `write` writes it for an operand of the result's dtype.

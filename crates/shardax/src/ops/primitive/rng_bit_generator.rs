@@ -65,7 +65,8 @@ impl Primitive for RngBitGenerator {
 
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         if args[0].dtype != DType::U64 || args[0].shape.as_slice() != [2] {
-            return Err(err!(Type, "rng_bit_generator takes a state of uint64[2], got {}", args[0]));
+            return Err(err!(Type, "rng_bit_generator takes a state of uint64[2], got {}", args[0])
+                .help("pass two uint64 numbers, for example `array([1u64, 2])`"));
         }
         if !self.dtype.is_integer() || self.dtype.is_signed() || self.dtype.is_narrow() {
             return Err(err!(

@@ -129,7 +129,7 @@ fn before(cx: &mut Lowering, keys: &[(Value, Value)]) -> Result<Value> {
             }
         });
     }
-    result.ok_or_else(|| err!(Value, "sort needs at least one key"))
+    result.ok_or_else(|| err!(Value, "sort needs at least one key").help("pass a number of keys of at least 1"))
 }
 
 impl Primitive for Sort {

@@ -150,7 +150,8 @@ impl Primitive for While {
                     let sharding = out.sharding.clone().or_else(|| arg.sharding.clone());
                     Ok(Aval { weak: arg.weak && out.weak, sharding, ..out })
                 }
-                false => Err(err!(Type, "body_fun output and input must have identical types, got {arg} and {out}")),
+                false => Err(err!(Type, "body_fun output and input must have identical types, got {arg} and {out}")
+                    .help("return the loop state with the shapes and dtypes that it had, for example with `astype`")),
             })
             .collect()
     }

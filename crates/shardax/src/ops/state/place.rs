@@ -43,14 +43,16 @@ impl Place {
         let mut items = index;
         let count = items.iter().filter(|item| !is_ellipsis(item)).count();
         if count > shape.len() {
-            return Err(err!(Index, "too many indices: {count} for a ref of shape {shape:?}"));
+            return Err(err!(Index, "too many indices: {count} for a ref of shape {shape:?}")
+                .help("pass at most one index for each dimension"));
         }
         // An ellipsis, or the end of the index, stands for the dimensions that are not indexed.
         let ellipsis = items.iter().position(is_ellipsis).unwrap_or(items.len());
         let full = std::iter::repeat_with(|| RefIndexItem::Item(IndexItem::Slice(Slice::FULL)));
         items.splice(ellipsis..(ellipsis + 1).min(items.len()), full.take(shape.len() - count));
         if items.iter().any(is_ellipsis) {
-            return Err(err!(Index, "an index can only have a single ellipsis"));
+            return Err(err!(Index, "an index can only have a single ellipsis")
+                .help("write `..` for each dimension that the second ellipsis stands for"));
         }
         let (mut entries, mut operands) = (Vec::new(), Vec::new());
         for (item, &size) in items.into_iter().zip(shape) {

@@ -116,6 +116,9 @@ impl Ref {
     }
 
     /// Replaces the value. See [`RefPart::set`].
+    ///
+    /// # Errors
+    /// Returns an error in the same cases as [`RefPart::set`].
     #[track_caller]
     pub fn set(&self, value: impl ArrayLike) -> Result<()> {
         self.at(Ellipsis).set(value)
@@ -254,6 +257,10 @@ impl RefPart {
 
     /// Replaces the part by `value` where `mask` is true. Unlike [`set`](Self::set), it does not move a range that
     /// reaches beyond the end, and does not write elements beyond.
+    ///
+    /// # Errors
+    /// Returns an error if the value or the mask does not broadcast to the part, or for a value of another
+    /// dtype. Plain numbers are converted instead.
     #[track_caller]
     pub fn store(&self, value: impl ArrayLike, mask: impl ArrayLike) -> Result<()> {
         self.write(|| value.into_array(), Some(mask.into_array()), true).check()
@@ -401,7 +408,8 @@ fn broadcast(what: &str, value: &Array, part: &Aval) -> Result<Array> {
             "{what} of type {} does not broadcast to the part of shape {:?} of a ref",
             value.type_name(),
             part.shape.as_slice()
-        ));
+        )
+        .help("pass a value whose dimensions equal those of the part, or are 1"));
     }
     Ok(value.broadcast_to(&part.shape))
 }

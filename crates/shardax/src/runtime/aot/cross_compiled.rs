@@ -32,28 +32,43 @@ impl<Args, Out> CrossCompiled<Args, Out> {
     }
 
     /// Returns the optimized program; see [`Compiled::as_text`](super::Compiled::as_text).
+    ///
+    /// # Errors
+    /// Returns an error if the compiler does not return the optimized program.
     pub fn as_text(&self) -> Result<String> {
         Ok(report::text(&self.lowered.request.name, &self.program.executable.instructions()?))
     }
 
     /// Returns the communication; see [`Compiled::collectives`](super::Compiled::collectives).
+    ///
+    /// # Errors
+    /// Returns an error if the compiler does not return the optimized program.
     pub fn collectives(&self) -> Result<Collectives> {
         Ok(Collectives::of(&self.program.executable.instructions()?, self.mesh()))
     }
 
     /// Returns the memory of one call on each device.
+    ///
+    /// # Errors
+    /// Returns an error if the compiler does not report memory.
     pub fn memory_analysis(&self) -> Result<MemoryAnalysis> {
         Ok(self.program.executable.memory_analysis()?)
     }
 
     /// Returns the bytes read from and written to a device's memory; see
     /// [`Compiled::bytes_accessed`](super::Compiled::bytes_accessed).
+    ///
+    /// # Errors
+    /// Returns an error if the compiler does not return the optimized program.
     pub fn bytes_accessed(&self) -> Result<usize> {
         Ok(traffic::bytes_accessed(&self.program.executable.instructions()?))
     }
 
     /// Returns the floating-point operations of matrix multiplications and convolutions on one device; see
     /// [`Compiled::matmul_flops`](super::Compiled::matmul_flops).
+    ///
+    /// # Errors
+    /// Returns an error if the compiler does not return the optimized program.
     pub fn matmul_flops(&self) -> Result<f64> {
         Ok(traffic::matmul_flops(&self.program.executable.instructions()?))
     }

@@ -188,6 +188,9 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
 
     /// Like [`as_text`](Lowered::as_text) with the location of each operation and argument: its name, with the
     /// [scopes](crate::named_scope) around it, and the user's source line (JAX's `as_text(debug_info=True)`).
+    ///
+    /// # Errors
+    /// Returns an error if a primitive has no rule for the platform.
     pub fn as_text_with_debug_info(&self) -> Result<String> {
         self.lowered.request.text(true)
     }
@@ -260,11 +263,17 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
     }
 
     /// Compiles the function for the devices of its arguments and shardings.
+    ///
+    /// # Errors
+    /// Returns an error if XLA rejects the program, for example because it needs more memory than a device has.
     pub fn compile(&self) -> Result<Compiled<Args, Out>> {
         Ok(self.compiled(self.lowered.request.clone().load()?))
     }
 
     /// Compiles the function with XLA options, by name: `("xla_cpu_enable_fast_math", true.into())`.
+    ///
+    /// # Errors
+    /// Returns an error if XLA rejects the program or does not know an option.
     pub fn compile_with_options(&self, options: &[(&str, CompilerOption)]) -> Result<Compiled<Args, Out>> {
         Ok(self.compiled(Arc::new(self.lowered.request.compile(options)?)))
     }
@@ -285,6 +294,10 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
 
     /// Like [`compile_for`](Lowered::compile_for) with XLA options, by name:
     /// `("xla_tpu_enable_latency_hiding_scheduler", true.into())`.
+    ///
+    /// # Errors
+    /// Returns an error if the compiler for the topology cannot be found, or if it rejects the program or an
+    /// option.
     #[track_caller]
     pub fn compile_for_with_options(
         &self,

@@ -195,6 +195,10 @@ impl SpectralOptions {
     }
 
     /// See [`stft`].
+    ///
+    /// # Errors
+    /// Returns an error if the lengths of the window, the segments and their overlap do not fit together, or if `x`
+    /// has no dimension to transform.
     #[track_caller]
     pub fn stft(&self, x: impl ArrayLike) -> Result<(Array, Array, Array)> {
         let x = x.into_array();
@@ -213,12 +217,19 @@ impl SpectralOptions {
     }
 
     /// See [`csd`].
+    ///
+    /// # Errors
+    /// Returns an error if the lengths of the window, the segments and their overlap do not fit together, or if the
+    /// shapes of `x` and `y` do not broadcast.
     #[track_caller]
     pub fn csd(&self, x: impl ArrayLike, y: impl ArrayLike) -> Result<(Array, Array)> {
         self.density("csd", &[x.into_array(), y.into_array()])
     }
 
     /// See [`welch`].
+    ///
+    /// # Errors
+    /// Returns an error if the lengths of the window, the segments and their overlap do not fit together.
     #[track_caller]
     pub fn welch(&self, x: impl ArrayLike) -> Result<(Array, Array)> {
         self.density("welch", &[x.into_array()])
@@ -315,6 +326,10 @@ impl SpectralOptions {
     }
 
     /// See [`istft`].
+    ///
+    /// # Errors
+    /// Returns an error if `z` has fewer than two dimensions, or if the lengths of the window, the segments and
+    /// their overlap do not fit together.
     #[track_caller]
     pub fn istft(&self, z: impl ArrayLike) -> Result<(Array, Array)> {
         let z = z.into_array();

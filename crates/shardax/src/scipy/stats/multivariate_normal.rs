@@ -95,8 +95,10 @@ fn whitened(factor: &Array, y: &Array) -> Result<Array> {
         return Ok(lax::reshape(&solved, y.shape()));
     }
     let (y_batch, factor_batch) = (&y.shape()[..y.ndim() - 1], &factor.shape()[..factor.ndim() - 2]);
-    let lead =
-        broadcast_shapes(&[y_batch, factor_batch]).ok_or_else(|| err!(Value, "{NAME} got incompatible shapes"))?;
+    let lead = broadcast_shapes(&[y_batch, factor_batch]).ok_or_else(|| {
+        err!(Value, "{NAME} got the batch shapes {y_batch:?} of x and {factor_batch:?} of cov, which do not broadcast")
+            .help("pass batch dimensions that are equal or 1")
+    })?;
     let factor = factor.broadcast_to([&lead[..], &[n, n]].concat().as_slice());
     let y = y.broadcast_to([&lead[..], &[n]].concat().as_slice()).expand_dims(-2);
     Ok(lax::triangular_solve(&factor, &y, options).squeeze(-2))

@@ -63,7 +63,10 @@ pub fn listen() -> Result<Listening> {
     // The handlers stay for the rest of the process; without a listener they restore the usual behavior.
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
     if !*started {
-        start().map_err(|error| err!(Runtime, "the signals of a preemption cannot be handled: {error}"))?;
+        start().map_err(|error| {
+            err!(Runtime, "the signals of a preemption cannot be handled: {error}")
+                .help("pass `OnPreemption::Ignore` to `Trainer::on_preemption` to run without handling signals")
+        })?;
         *started = true;
     }
     LISTENERS.fetch_add(1, Ordering::SeqCst);
@@ -116,7 +119,10 @@ pub fn poll(interval: Duration, mut look: impl FnMut() -> Option<String> + Send 
             std::thread::sleep(interval);
         }
     });
-    thread.map(drop).map_err(|error| err!(Runtime, "no thread could be started to look for notices: {error}"))
+    thread.map(drop).map_err(|error| {
+        err!(Runtime, "no thread could be started to look for notices: {error}")
+            .help("raise the limit of threads (`ulimit -u`), or end other programs")
+    })
 }
 
 /// Returns the reason of the first notice that this process received, such as `SIGTERM`.

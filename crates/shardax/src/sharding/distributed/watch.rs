@@ -74,7 +74,10 @@ pub(super) fn start(processes: &'static Processes) -> Result<()> {
             std::thread::sleep(if shared { SHARED_POLL_INTERVAL } else { POLL_INTERVAL });
         }
     });
-    thread.map(drop).map_err(|error| err!(Runtime, "no thread could be started to watch the other processes: {error}"))
+    thread.map(drop).map_err(|error| {
+        err!(Runtime, "no thread could be started to watch the other processes: {error}")
+            .help("raise the limit of threads (`ulimit -u`), or end other programs")
+    })
 }
 
 /// Returns `true` if all processes must stop after this step, because one of them has a notice. All processes must call

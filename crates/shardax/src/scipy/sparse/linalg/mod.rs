@@ -91,18 +91,30 @@ impl<'a, T: Tree + Clone> IterativeSolve<'a, T> {
     }
 
     /// See [`cg`].
+    ///
+    /// # Errors
+    /// Returns an error if `a` fails, or if it does not return a tree like `b`. An iteration that does not converge
+    /// is not an error.
     #[track_caller]
     pub fn cg<R: IntoOutput<Output = T>>(&self, a: impl Fn(T) -> R, b: T) -> Result<T> {
         self.solve(a, b, true, conjugate_gradients)
     }
 
     /// See [`bicgstab`].
+    ///
+    /// # Errors
+    /// Returns an error if `a` fails, or if it does not return a tree like `b`. An iteration that does not converge
+    /// is not an error.
     #[track_caller]
     pub fn bicgstab<R: IntoOutput<Output = T>>(&self, a: impl Fn(T) -> R, b: T) -> Result<T> {
         self.solve(a, b, false, biconjugate_gradients)
     }
 
     /// See [`gmres`].
+    ///
+    /// # Errors
+    /// Returns an error if `a` fails, or if it does not return a tree like `b`. An iteration that does not converge
+    /// is not an error.
     #[track_caller]
     pub fn gmres<R: IntoOutput<Output = T>>(&self, a: impl Fn(T) -> R, b: T) -> Result<T> {
         self.solve(a, b, false, gmres::minimal_residuals)
