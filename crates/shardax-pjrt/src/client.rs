@@ -108,16 +108,7 @@ impl Client {
         store: Option<Arc<dyn KeyValueStore>>,
     ) -> Result<Client> {
         check_settings()?;
-        for (name, value) in options {
-            if let ("cpu_device_count", Value::Int(count)) = (*name, value)
-                && !(1..=Client::MAX_CPU_DEVICES as i64).contains(count)
-            {
-                return Err(Error::invalid_argument(format!(
-                    "cpu_device_count is {count}, but must be between 1 and {}",
-                    Client::MAX_CPU_DEVICES
-                )));
-            }
-        }
+        check_device_count(options)?;
         let raw_options = named_value::to_raw(options);
         let mut args =
             ClientCreate { create_options: raw_options.as_ptr(), num_options: raw_options.len(), ..Default::default() };
@@ -150,12 +141,7 @@ impl Client {
             return Err(Error::invalid_argument("the client has no devices; ask for at least one"));
         }
         if let Some((process_index, owner)) = owners {
-            inner.process_index = process_index;
-            inner.has_owners = true;
-            inner.devices.iter_mut().for_each(|device| device.set_owner(owner(device.id()), process_index));
-            if !inner.devices.iter().any(DeviceInfo::is_addressable) {
-                return Err(Error::invalid_argument(format!("no device belongs to this process, {process_index}")));
-            }
+            inner.set_owners(process_index, owner)?;
         }
         let inner = Arc::new(inner);
         exit::register_client(&inner);
@@ -356,7 +342,33 @@ impl Client {
     }
 }
 
+/// Fails if the options ask for a number of CPU devices that the plugin does not support.
+fn check_device_count(options: &[(&str, Value)]) -> Result<()> {
+    for (name, value) in options {
+        if let ("cpu_device_count", Value::Int(count)) = (*name, value)
+            && !(1..=Client::MAX_CPU_DEVICES as i64).contains(count)
+        {
+            return Err(Error::invalid_argument(format!(
+                "cpu_device_count is {count}, but must be between 1 and {}",
+                Client::MAX_CPU_DEVICES
+            )));
+        }
+    }
+    Ok(())
+}
+
 impl ClientInner {
+    /// Sets the process that each device belongs to. Fails if no device belongs to this process.
+    fn set_owners(&mut self, process_index: usize, owner: impl Fn(usize) -> usize) -> Result<()> {
+        self.process_index = process_index;
+        self.has_owners = true;
+        self.devices.iter_mut().for_each(|device| device.set_owner(owner(device.id()), process_index));
+        match self.devices.iter().any(DeviceInfo::is_addressable) {
+            true => Ok(()),
+            false => Err(Error::invalid_argument(format!("no device belongs to this process, {process_index}"))),
+        }
+    }
+
     fn describe(&mut self) -> Result<()> {
         let plugin = self.plugin.clone();
         let api = plugin.api();

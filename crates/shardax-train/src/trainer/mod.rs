@@ -327,11 +327,8 @@ impl<'a, S: Tree> Trainer<'a, S> {
         let mut profile = None;
         while step < self.steps {
             let in_step = |error: shardax::Error| error.context(format!("step {}", step + 1));
-            if profile.is_none()
-                && let Some((steps, folder)) = &self.profile
-                && steps.contains(&(step + 1))
-            {
-                profile = Some(profiler::trace(folder)?);
+            if profile.is_none() {
+                profile = self.start_profile(step + 1)?;
             }
             let _step = tracing::info_span!("step", step = step + 1).entered();
             let item = tracing::debug_span!("input").in_scope(|| numbers.timing.input(|| data.next_item()));
@@ -385,6 +382,14 @@ impl<'a, S: Tree> Trainer<'a, S> {
 }
 
 impl<S: Tree> Trainer<'_, S> {
+    /// Starts recording a profile if `step` is one of the steps to record.
+    fn start_profile(&self, step: u64) -> Result<Option<profiler::Profile>> {
+        match &self.profile {
+            Some((steps, folder)) if steps.contains(&step) => profiler::trace(folder).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// Starts the checks of a step's state that are due.
     fn check_state(&self, step: u64, state: &S, finite: &mut FiniteCheck) -> Result<()> {
         if self.finite {

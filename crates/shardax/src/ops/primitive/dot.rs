@@ -124,22 +124,7 @@ impl DotGeneral {
         if let Some(out) = &self.out {
             return requested_sharding(rule, out, [&left, &right]);
         }
-        let mut dims: SmallVec<[DimSpec; 4]> = SmallVec::new();
-        for (&i, &j) in self.lhs_batch.iter().zip(&self.rhs_batch) {
-            let (a, b) = (&l.dims()[i], &r.dims()[j]);
-            if a != b && *a != DimSpec::None && *b != DimSpec::None {
-                return Err(rule.error(
-                    format_args!(
-                        "batch dimensions need to have consistent sharding, got lhs_batch_spec={} and rhs_batch_spec={} for operands of type {}",
-                        spec_of_dims(&l, &self.lhs_batch),
-                        spec_of_dims(&r, &self.rhs_batch),
-                        rule.types()
-                    ),
-                    "reshard them to one sharding with `reshard(x, spec)`",
-                ));
-            }
-            dims.push(a.clone());
-        }
+        let mut dims = self.batch_entries(rule, [&l, &r])?;
         if sharded_on_both_sides.iter().any(|(a, b)| a != b) {
             return Err(rule.error(
                 format_args!(
@@ -169,6 +154,27 @@ impl DotGeneral {
             }
         }
         rule.dims(dims)
+    }
+
+    /// Returns the entries of the batch dimensions. Fails if both operands split one of them, but over different axes.
+    fn batch_entries(&self, rule: &ShardingRule<'_>, [l, r]: [&Typed; 2]) -> Result<SmallVec<[DimSpec; 4]>> {
+        let pairs = self.lhs_batch.iter().zip(&self.rhs_batch).map(|(&i, &j)| (&l.dims()[i], &r.dims()[j]));
+        let mut entries = SmallVec::new();
+        for (a, b) in pairs {
+            if a != b && *a != DimSpec::None && *b != DimSpec::None {
+                return Err(rule.error(
+                    format_args!(
+                        "batch dimensions need to have consistent sharding, got lhs_batch_spec={} and rhs_batch_spec={} for operands of type {}",
+                        spec_of_dims(l, &self.lhs_batch),
+                        spec_of_dims(r, &self.rhs_batch),
+                        rule.types()
+                    ),
+                    "reshard them to one sharding with `reshard(x, spec)`",
+                ));
+            }
+            entries.push(a.clone());
+        }
+        Ok(entries)
     }
 
     /// The attributes in StableHLO: the roles of the dimensions, and the precision.

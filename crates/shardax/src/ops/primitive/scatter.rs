@@ -8,7 +8,7 @@ use super::gather::{Gather, GatherDimensionNumbers, GatherScatterMode, clipped, 
 use super::reduce::accumulator;
 use super::reshard::with_addends;
 use crate::core::array::Array;
-use crate::core::lower::{Lowering, Value};
+use crate::core::lower::{Lowering, Region, Value};
 use crate::core::primitive::{
     BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
 };
@@ -175,6 +175,21 @@ impl Scatter {
         Ok(vec![cx.op("stablehlo.reshape", &results, "", &outs[0])])
     }
 
+    /// Writes the region that combines an element with its update.
+    fn combine_region(&self, cx: &mut Lowering, dtype: DType) -> Result<Region> {
+        let scalar = Aval::scalar(dtype);
+        cx.region(&[scalar.clone(), scalar.clone()], |cx, a| {
+            let op = match self.kind {
+                ScatterKind::Set => return Ok(vec![a[1]]),
+                ScatterKind::Add => "stablehlo.add",
+                ScatterKind::Mul => "stablehlo.multiply",
+                ScatterKind::Min => "stablehlo.minimum",
+                ScatterKind::Max => "stablehlo.maximum",
+            };
+            Ok(vec![cx.op(op, a, "", &scalar)])
+        })
+    }
+
     /// Writes the operation in the operands' dtype.
     fn write(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let has_positions = !self.dims.scatter_dims_to_operand_dims.is_empty();
@@ -200,17 +215,8 @@ impl Scatter {
             self.indices_are_sorted,
             self.unique_indices
         );
-        let scalar = Aval::scalar(cx.dtype(args[0]));
-        let region = cx.region(&[scalar.clone(), scalar.clone()], |cx, a| {
-            let op = match self.kind {
-                ScatterKind::Set => return Ok(vec![a[1]]),
-                ScatterKind::Add => "stablehlo.add",
-                ScatterKind::Mul => "stablehlo.multiply",
-                ScatterKind::Min => "stablehlo.minimum",
-                ScatterKind::Max => "stablehlo.maximum",
-            };
-            Ok(vec![cx.op(op, a, "", &scalar)])
-        })?;
+        let dtype = cx.dtype(args[0]);
+        let region = self.combine_region(cx, dtype)?;
         // The partitioner joins the wrong parts if positions are sharded next to a batch, and writes the padding of
         // unevenly sharded positions. Therefore such dimensions are not sharded.
         let batch = &self.dims.scatter_indices_batching_dims;
