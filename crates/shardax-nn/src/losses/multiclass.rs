@@ -64,6 +64,13 @@ pub fn multiclass_perceptron_loss(scores: impl ArrayLike, labels: impl ArrayLike
 /// `[batch]`.
 ///
 /// Source: [Martins and Astudillo 2016](https://arxiv.org/abs/1602.02068).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let scores = array([[3.0f32, 0.0, 0.0], [0.0, 1.0, 0.0]]);
+/// assert_eq!(multiclass_sparsemax_loss(scores, array([0, 0])).to_vec::<f32>()?, [0.0, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn multiclass_sparsemax_loss(scores: impl ArrayLike, labels: impl ArrayLike) -> Array {
     checked!("multiclass_sparsemax_loss", scores, labels);
@@ -79,6 +86,13 @@ pub fn multiclass_sparsemax_loss(scores: impl ArrayLike, labels: impl ArrayLike)
 }
 
 /// Returns the elementwise binary sparsemax loss of logits and labels of 0 or 1.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let loss = sparsemax_loss(array([0.0f32, 2.0, -2.0]), array([1, 1, 1]));
+/// assert_eq!(loss.to_vec::<f32>()?, [0.25, 0.0, 2.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn sparsemax_loss(logits: impl ArrayLike, labels: impl ArrayLike) -> Array {
     let (logits, labels) = (logits.into_array(), labels.into_array());

@@ -26,6 +26,13 @@ pub fn squared_error(predictions: impl ArrayLike, targets: impl ArrayLike) -> Ar
 }
 
 /// Returns half of the [`squared_error`], elementwise, whose gradient is the error.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let loss = l2_loss(array([1.0f32, 3.0]), array([1.0f32, 1.0]));
+/// assert_eq!(loss.to_vec::<f32>()?, [0.0, 2.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn l2_loss(predictions: impl ArrayLike, targets: impl ArrayLike) -> Array {
     squared_error(predictions, targets) * 0.5
@@ -109,6 +116,13 @@ pub fn cosine_similarity(predictions: impl ArrayLike, targets: impl ArrayLike, e
 }
 
 /// Returns the cosine distance `1 - cosine_similarity` of vectors along the last axis; see [`cosine_similarity`].
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let distance = cosine_distance(array([[1.0f32, 0.0], [1.0, 0.0]]), array([[0.0f32, 2.0], [3.0, 0.0]]), 0.0);
+/// assert_eq!(distance.to_vec::<f32>()?, [1.0, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn cosine_distance(predictions: impl ArrayLike, targets: impl ArrayLike, epsilon: f64) -> Array {
     1 - cosine_similarity(predictions, targets, epsilon)

@@ -143,6 +143,15 @@ impl<P: Tree> AdamState<P> {
 /// exponentially, and their bias towards 0 is corrected.
 ///
 /// Source: [Kingma and Ba 2014](https://arxiv.org/abs/1412.6980).
+///
+/// ```
+/// use shardax_nn::optim::scale_by_adam;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), scale_by_adam());
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([1.0f32, -1.0]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_adam() -> ScaleByAdam {
     ScaleByAdam { b1: 0.9, b2: 0.999, eps: 1e-8, eps_root: 0.0, nesterov: false, mu_dtype: None }
 }
@@ -198,6 +207,15 @@ pub struct AmsgradState<P> {
 /// Scales like [`scale_by_adam`], but divides by the root of the largest mean of squares so far.
 ///
 /// Source: [Reddi et al. 2018](https://openreview.net/forum?id=ryQu7f-RZ).
+///
+/// ```
+/// use shardax_nn::optim::scale_by_amsgrad;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), scale_by_amsgrad());
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([1.0f32, -1.0]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_amsgrad() -> ScaleByAmsgrad {
     ScaleByAmsgrad { b1: 0.9, b2: 0.999, eps: 1e-8, eps_root: 0.0 }
 }
@@ -238,6 +256,15 @@ pub struct ScaleByAdamax {
 /// Scales like [`scale_by_adam`], but divides by a decaying maximum of the absolute gradients.
 ///
 /// Source: [Kingma and Ba 2014](https://arxiv.org/abs/1412.6980).
+///
+/// ```
+/// use shardax_nn::optim::scale_by_adamax;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), scale_by_adamax());
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([1.0f32, -1.0]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_adamax() -> ScaleByAdamax {
     ScaleByAdamax { b1: 0.9, b2: 0.999, eps: 1e-8 }
 }
@@ -280,6 +307,15 @@ pub struct ScaleByBelief {
 /// Scales like [`scale_by_adam`], but computes the mean of squares from the gradients' deviations from their mean.
 ///
 /// Source: [Zhuang et al. 2020](https://arxiv.org/abs/2010.07468).
+///
+/// ```
+/// use shardax_nn::optim::scale_by_belief;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), scale_by_belief());
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([1.1111f32, -1.1111]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_belief() -> ScaleByBelief {
     ScaleByBelief { b1: 0.9, b2: 0.999, eps: 1e-16, eps_root: 1e-16, nesterov: false }
 }
@@ -324,6 +360,15 @@ pub struct ScaleByYogi {
 /// Scales like [`scale_by_adam`], but changes the mean of squares by no more than the new square.
 ///
 /// Source: [Zaheer et al. 2018](https://papers.nips.cc/paper/2018/hash/90365351ccc7437a1309dc64e4db32a3-Abstract.html).
+///
+/// ```
+/// use shardax_nn::optim::scale_by_yogi;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), scale_by_yogi());
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([0.9985048f32, -0.9993644]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_yogi() -> ScaleByYogi {
     ScaleByYogi { b1: 0.9, b2: 0.999, eps: 1e-3, eps_root: 0.0, initial_accumulator_value: 1e-6 }
 }
@@ -379,6 +424,15 @@ pub struct ScaleByRadam {
 /// not reliable yet.
 ///
 /// Source: [Liu et al. 2019](https://arxiv.org/abs/1908.03265).
+///
+/// ```
+/// use shardax_nn::optim::scale_by_radam;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), scale_by_radam());
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([1.0f32, -2.0]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_radam() -> ScaleByRadam {
     ScaleByRadam { b1: 0.9, b2: 0.999, eps: 1e-8, eps_root: 0.0, threshold: 5.0, nesterov: false }
 }
@@ -447,6 +501,15 @@ pub struct AdanState<P> {
 /// Scales like [`scale_by_adam`], with Nesterov's momentum that is estimated from the differences of gradients.
 ///
 /// Source: [Xie et al. 2022](https://arxiv.org/abs/2208.06677).
+///
+/// ```
+/// use shardax_nn::optim::scale_by_adan;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), scale_by_adan());
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([1.0f32, -1.0]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_adan() -> ScaleByAdan {
     ScaleByAdan { b1: 0.98, b2: 0.92, b3: 0.99, eps: 1e-8, eps_root: 0.0 }
 }
@@ -504,6 +567,15 @@ pub struct LionState<P> {
 /// Replaces gradients by the signs of an average: `sign(b1 * mean + (1 - b1) * gradient)`, where the mean decays by `b2`.
 ///
 /// Source: [Chen et al. 2023](https://arxiv.org/abs/2302.06675).
+///
+/// ```
+/// use shardax_nn::optim::scale_by_lion;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), scale_by_lion(0.9, 0.99));
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert_eq!(updates.to_vec::<f32>()?, [1.0, -1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_lion(b1: f64, b2: f64) -> ScaleByLion {
     ScaleByLion { b1, b2, mu_dtype: None }
 }
@@ -545,6 +617,15 @@ pub struct ScaleByNovograd {
 /// for each array.
 ///
 /// Source: [Ginsburg et al. 2019](https://arxiv.org/abs/1905.11286).
+///
+/// ```
+/// use shardax_nn::optim::scale_by_novograd;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), scale_by_novograd());
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([0.4472136f32, -0.8944272]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_novograd() -> ScaleByNovograd {
     ScaleByNovograd { b1: 0.9, b2: 0.25, eps: 1e-8, eps_root: 0.0, weight_decay: 0.0 }
 }

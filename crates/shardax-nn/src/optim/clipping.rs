@@ -38,6 +38,15 @@ pub struct Clip {
 }
 
 /// Clips each element to between `-max_delta` and `max_delta`.
+///
+/// ```
+/// use shardax_nn::optim::clip;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), clip(1.5));
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert_eq!(updates.to_vec::<f32>()?, [1.0, -1.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn clip(max_delta: f64) -> Clip {
     Clip { max_delta }
 }
@@ -55,6 +64,15 @@ pub struct ClipByBlockRms {
 }
 
 /// Scales each array so that its root mean square is at most `threshold`.
+///
+/// ```
+/// use shardax_nn::optim::clip_by_block_rms;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), clip_by_block_rms(1.0));
+/// let (updates, _) = tx.update(array([3.0f32, -3.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([1.0f32, -1.0]), 1e-6, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn clip_by_block_rms(threshold: f64) -> ClipByBlockRms {
     ClipByBlockRms { threshold }
 }
@@ -120,6 +138,15 @@ pub struct AdaptiveGradClip {
 /// The arrays can have at most five dimensions. The last dimension is the index of the unit.
 ///
 /// Source: [Brock et al. 2021](https://arxiv.org/abs/2102.06171).
+///
+/// ```
+/// use shardax_nn::optim::adaptive_grad_clip;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (array([3.0f32, 4.0]), adaptive_grad_clip(0.1));
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([0.2236068f32, -0.4472136]), 1e-5, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn adaptive_grad_clip(clipping: f64) -> AdaptiveGradClip {
     AdaptiveGradClip { clipping, eps: 1e-3 }
 }
@@ -169,6 +196,15 @@ pub struct NormalizeByUpdateNorm {
 }
 
 /// Divides all gradients together by their [`global_norm`].
+///
+/// ```
+/// use shardax_nn::optim::normalize_by_update_norm;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), normalize_by_update_norm());
+/// let (updates, _) = tx.update(array([3.0f32, -4.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([0.6f32, -0.8]), 1e-5, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn normalize_by_update_norm() -> NormalizeByUpdateNorm {
     NormalizeByUpdateNorm { scale_factor: 1.0, eps: 1e-6 }
 }
@@ -190,6 +226,15 @@ pub struct Centralize {}
 /// Subtracts the mean over all dimensions but the first from each array that has two dimensions or more.
 ///
 /// Source: [Yong et al. 2020](https://arxiv.org/abs/2004.01461).
+///
+/// ```
+/// use shardax_nn::optim::centralize;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2, 2]), centralize());
+/// let (updates, _) = tx.update(array([[1.0f32, 2.0], [3.0, 6.0]]), tx.init(&params)?, &params)?;
+/// assert_eq!(updates.to_vec::<f32>()?, [-0.5, 0.5, -1.5, 1.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn centralize() -> Centralize {
     Centralize {}
 }
@@ -208,6 +253,15 @@ pub struct KeepParamsNonnegative {}
 
 /// Changes updates that would make a parameter negative, so that the parameter becomes 0. You must put it last in a
 /// chain, because later transformations would change the updates again.
+///
+/// ```
+/// use shardax_nn::optim::keep_params_nonnegative;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (array([3.0f32, 4.0]), keep_params_nonnegative());
+/// let (updates, _) = tx.update(array([-5.0f32, 1.0]), tx.init(&params)?, &params)?;
+/// assert_eq!(updates.to_vec::<f32>()?, [-3.0, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn keep_params_nonnegative() -> KeepParamsNonnegative {
     KeepParamsNonnegative {}
 }
@@ -230,6 +284,15 @@ pub struct ZeroNansState<P> {
 }
 
 /// Replaces NaNs in the updates by 0. The state says which arrays had one.
+///
+/// ```
+/// use shardax_nn::optim::zero_nans;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), zero_nans());
+/// let (updates, _) = tx.update(array([f32::NAN, 1.0]), tx.init(&params)?, &params)?;
+/// assert_eq!(updates.to_vec::<f32>()?, [0.0, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn zero_nans() -> ZeroNans {
     ZeroNans {}
 }

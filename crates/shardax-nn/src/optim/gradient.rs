@@ -15,6 +15,15 @@ pub struct Scale {
 }
 
 /// Multiplies updates by a constant.
+///
+/// ```
+/// use shardax_nn::optim::scale;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), scale(0.5));
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert_eq!(updates.to_vec::<f32>()?, [0.5, -1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale(factor: f64) -> Scale {
     Scale { factor }
 }
@@ -29,6 +38,15 @@ stateless!(Scale, |this| within("scale", "factor", this.factor, FINITE), |this, 
 pub struct SetToZero {}
 
 /// Sets updates to zero, so that the parameters do not change.
+///
+/// ```
+/// use shardax_nn::optim::set_to_zero;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), set_to_zero());
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert_eq!(updates.to_vec::<f32>()?, [0.0, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn set_to_zero() -> SetToZero {
     SetToZero {}
 }
@@ -40,6 +58,15 @@ stateless!(SetToZero, |_this| Ok(()), |_this, updates, _params| tree::map(|u| ze
 pub struct ScaleBySign {}
 
 /// Replaces updates by their signs.
+///
+/// ```
+/// use shardax_nn::optim::scale_by_sign;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), scale_by_sign());
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert_eq!(updates.to_vec::<f32>()?, [1.0, -1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_sign() -> ScaleBySign {
     ScaleBySign {}
 }
@@ -56,6 +83,15 @@ pub struct AddDecayedWeights {
 /// Adds the parameters times `weight_decay`, a number or a [`Schedule`], to the updates.
 ///
 /// You can wrap it in [`masked`](super::masked) to leave out some parameters, such as biases.
+///
+/// ```
+/// use shardax_nn::optim::add_decayed_weights;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (array([3.0f32, 4.0]), add_decayed_weights(0.5));
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert_eq!(updates.to_vec::<f32>()?, [2.5, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn add_decayed_weights(weight_decay: impl Into<Schedule>) -> AddDecayedWeights {
     AddDecayedWeights { weight_decay: weight_decay.into() }
 }
@@ -99,6 +135,15 @@ pub struct ScaleByTrustRatio {
 }
 
 /// Scales each array by the ratio of the parameter's length to the length of the array.
+///
+/// ```
+/// use shardax_nn::optim::scale_by_trust_ratio;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (array([3.0f32, 4.0]), scale_by_trust_ratio());
+/// let (updates, _) = tx.update(array([0.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([0.0f32, -5.0]), 1e-6, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_trust_ratio() -> ScaleByTrustRatio {
     ScaleByTrustRatio { min_norm: 0.0, trust_coefficient: 1.0, eps: 0.0 }
 }
@@ -128,6 +173,15 @@ pub struct ScaleByParamBlockNorm {
 }
 
 /// Scales each array by the length of its parameter.
+///
+/// ```
+/// use shardax_nn::optim::scale_by_param_block_norm;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (array([3.0f32, 4.0]), scale_by_param_block_norm());
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([5.0f32, -10.0]), 1e-6, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_param_block_norm() -> ScaleByParamBlockNorm {
     ScaleByParamBlockNorm { min_scale: 1e-3 }
 }
@@ -146,6 +200,15 @@ pub struct ScaleByParamBlockRms {
 }
 
 /// Scales each array by the root mean square of its parameter.
+///
+/// ```
+/// use shardax_nn::optim::scale_by_param_block_rms;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (array([3.0f32, -3.0]), scale_by_param_block_rms());
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([3.0f32, -6.0]), 1e-6, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_param_block_rms() -> ScaleByParamBlockRms {
     ScaleByParamBlockRms { min_scale: 1e-3 }
 }
@@ -181,6 +244,16 @@ pub struct TraceState<P> {
 
 /// Accumulates updates (momentum): the result is the update plus `decay` times the previous result. With `nesterov`, the result
 /// is one accumulation ahead.
+///
+/// ```
+/// use shardax_nn::optim::trace;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), trace(0.5, false));
+/// let (_, state) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), state, &params)?;
+/// assert_eq!(updates.to_vec::<f32>()?, [1.5, -3.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn trace(decay: f64, nesterov: bool) -> Trace {
     Trace { decay, nesterov, accumulator_dtype: None }
 }
@@ -283,6 +356,15 @@ pub struct ScheduleState {
 }
 
 /// Multiplies updates by the negative learning rate, a number or a [`Schedule`]. It is usually the last part of a chain.
+///
+/// ```
+/// use shardax_nn::optim::scale_by_learning_rate;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), scale_by_learning_rate(0.5));
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert_eq!(updates.to_vec::<f32>()?, [-0.5, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_learning_rate(learning_rate: impl Into<Schedule>) -> ScaleByLearningRate {
     ScaleByLearningRate { learning_rate: learning_rate.into(), flip_sign: true }
 }
@@ -328,6 +410,16 @@ pub struct ApplyEveryState<P> {
 
 /// Accumulates `k` updates, then returns their sum. The updates of the other steps are zero. To average gradients instead, use
 /// [`multi_steps`](super::multi_steps).
+///
+/// ```
+/// use shardax_nn::optim::apply_every;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), apply_every(2));
+/// let (_, state) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), state, &params)?;
+/// assert_eq!(updates.to_vec::<f32>()?, [2.0, -4.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn apply_every(k: usize) -> ApplyEvery {
     ApplyEvery { k }
 }
@@ -358,6 +450,15 @@ pub struct Normalize {}
 
 /// Divides all gradients together by their [`global_norm`](super::global_norm). Zeros do not change. [`sam`](super::sam) uses
 /// it in its adversarial optimizer.
+///
+/// ```
+/// use shardax_nn::optim::normalize;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), normalize());
+/// let (updates, _) = tx.update(array([3.0f32, -4.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([0.6f32, -0.8]), 1e-5, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn normalize() -> Normalize {
     Normalize {}
 }
@@ -390,6 +491,16 @@ pub struct OptimisticGradientState<P> {
 /// Adds the change of the gradient since the last step. It is for games, in which plain descent runs in circles.
 ///
 /// Source: [Mokhtari et al. 2019](https://arxiv.org/abs/1901.08511).
+///
+/// ```
+/// use shardax_nn::optim::scale_by_optimistic_gradient;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), scale_by_optimistic_gradient());
+/// let (_, state) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// let (updates, _) = tx.update(array([3.0f32, 0.0]), state, &params)?;
+/// assert_eq!(updates.to_vec::<f32>()?, [5.0, 2.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_optimistic_gradient() -> ScaleByOptimisticGradient {
     ScaleByOptimisticGradient { alpha: 1.0, beta: 1.0 }
 }
@@ -447,6 +558,16 @@ pub struct RpropState<P> {
 /// when it changes.
 ///
 /// Source: [Riedmiller and Braun 1993](https://ieeexplore.ieee.org/document/298623).
+///
+/// ```
+/// use shardax_nn::optim::scale_by_rprop;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), scale_by_rprop(0.1));
+/// let (_, state) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), state, &params)?;
+/// assert!(allclose(updates, array([0.1f32, -0.1]), 1e-6, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_rprop(learning_rate: f64) -> ScaleByRprop {
     ScaleByRprop { learning_rate, eta_minus: 0.5, eta_plus: 1.2, min_step_size: 1e-6, max_step_size: 50.0 }
 }

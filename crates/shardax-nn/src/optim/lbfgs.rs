@@ -40,6 +40,15 @@ pub struct LbfgsState<P> {
 /// Multiplies gradients by an estimate of the inverse of the Hessian, from the changes of the last steps.
 ///
 /// Source: [Nocedal and Wright 1999](https://doi.org/10.1007/978-0-387-40065-5), algorithm 7.4.
+///
+/// ```
+/// use shardax_nn::optim::scale_by_lbfgs;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (array([3.0f32, 4.0]), scale_by_lbfgs());
+/// let (updates, _) = tx.update(array([3.0f32, -4.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([0.6f32, -0.8]), 1e-5, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_lbfgs() -> ScaleByLbfgs {
     ScaleByLbfgs { memory_size: 10, scale_init_precond: true }
 }
@@ -183,6 +192,9 @@ pub fn lbfgs_linesearch() -> LbfgsLinesearch {
 
 impl LbfgsLinesearch {
     /// Returns the state before the first step.
+    ///
+    /// # Errors
+    /// Returns an error if a setting of the line search is out of its range.
     #[track_caller]
     pub fn init<P: Tree>(&self, params: &P) -> Result<LbfgsLinesearchState<P>> {
         Ok((self.precondition.init(params)?, self.linesearch.init(params)?))
@@ -214,6 +226,9 @@ impl LbfgsLinesearch {
 /// Returns the value and the gradient of a scalar function at `params`. They come from the last line search if
 /// possible, so that the function is evaluated only before the first step, and after a search that found no finite
 /// value.
+///
+/// # Errors
+/// Returns an error if `value_fn` fails, or if its value is not a scalar.
 #[track_caller]
 pub fn value_and_grad_from_state<P, F, R>(value_fn: F, params: P, state: &LbfgsLinesearchState<P>) -> Result<(Array, P)>
 where

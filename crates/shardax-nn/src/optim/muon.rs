@@ -117,6 +117,15 @@ pub struct ScaleByShape {}
 
 /// Multiplies each matrix, `[in, out]`, by `sqrt(max(1, out / in))`, so that the best learning rate
 /// does not depend on the width.
+///
+/// ```
+/// use shardax_nn::optim::scale_by_shape;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([1, 4]), scale_by_shape());
+/// let (updates, _) = tx.update(ones([1, 4]), tx.init(&params)?, &params)?;
+/// assert_eq!(updates.to_vec::<f32>()?, [2.0; 4]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_shape() -> ScaleByShape {
     ScaleByShape {}
 }

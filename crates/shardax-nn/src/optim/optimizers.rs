@@ -106,6 +106,17 @@ impl SgdOptions for Sgd {
 
 /// Stochastic gradient descent with momentum, plain or Nesterov's: updates accumulate, and earlier updates decay by the factor
 /// `momentum` in each step.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), sgd_momentum(0.1, 0.9, false))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// // The second step adds 0.9 times the first.
+/// assert!(allclose(&state.params, array([2.71f32, 4.58]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn sgd_momentum(learning_rate: impl Into<Schedule>, momentum: f64, nesterov: bool) -> Sgd {
     (Some(trace(momentum, nesterov)), scale_by_learning_rate(learning_rate))
 }
@@ -145,6 +156,16 @@ pub fn adamw(learning_rate: impl Into<Schedule>, weight_decay: f64) -> AdamW {
 }
 
 /// RMSProp: gradients divided by the root of an average of their squares, with decay 0.9 and epsilon 1e-8.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), rmsprop(0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.4543569f32, 4.5456431]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn rmsprop(learning_rate: impl Into<Schedule>) -> RmsProp {
     (scale_by_rms(0.9, 1e-8), scale_by_learning_rate(learning_rate))
 }
@@ -153,6 +174,17 @@ pub fn rmsprop(learning_rate: impl Into<Schedule>) -> RmsProp {
 /// therefore become smaller.
 ///
 /// Source: [Duchi et al. 2011](https://jmlr.org/papers/v12/duchi11a.html).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), adagrad(0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// // The second step is smaller than the first.
+/// assert!(allclose(&state.params, array([2.8356473f32, 4.1690457]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn adagrad(learning_rate: impl Into<Schedule>) -> AdaGrad {
     (scale_by_rss(0.1, 1e-7), scale_by_learning_rate(learning_rate))
 }
@@ -161,6 +193,16 @@ pub fn adagrad(learning_rate: impl Into<Schedule>) -> AdaGrad {
 /// large as Adam's.
 ///
 /// Source: [Chen et al. 2023](https://arxiv.org/abs/2302.06675).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), lion(0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.79941f32, 4.19919]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn lion(learning_rate: impl Into<Schedule>) -> Lion {
     (scale_by_lion(0.9, 0.99), add_decayed_weights(1e-3), scale_by_learning_rate(learning_rate))
 }
@@ -169,6 +211,16 @@ pub fn lion(learning_rate: impl Into<Schedule>) -> Lion {
 /// the update's norm. Optax's default `weight_decay` is 0.
 ///
 /// Source: [You et al. 2019](https://arxiv.org/abs/1904.00962).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), lamb(0.1, 0.0))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.2861892f32, 4.7138112]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn lamb(learning_rate: impl Into<Schedule>, weight_decay: f64) -> Lamb {
     let adam = ScaleByAdam { eps: 1e-6, ..scale_by_adam() };
     (adam, add_decayed_weights(weight_decay), scale_by_trust_ratio(), scale_by_learning_rate(learning_rate))
@@ -203,6 +255,16 @@ pub fn adafactor<S: Into<Schedule>>(learning_rate: Option<S>) -> Adafactor {
 /// AdaBelief: Adam that divides by the deviations of the gradients from their mean, with epsilons 1e-16.
 ///
 /// Source: [Zhuang et al. 2020](https://arxiv.org/abs/2010.07468).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), adabelief(0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.7720903f32, 4.2279097]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn adabelief(learning_rate: impl Into<Schedule>) -> AdaBelief {
     (scale_by_belief(), scale_by_learning_rate(learning_rate))
 }
@@ -211,6 +273,17 @@ pub fn adabelief(learning_rate: impl Into<Schedule>) -> AdaBelief {
 /// weight decay.
 ///
 /// Source: [Zeiler 2012](https://arxiv.org/abs/1212.5701).
+///
+/// ```
+/// use shardax_nn::optim::adadelta;
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), adadelta(0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.9993593f32, 4.0006407]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn adadelta(learning_rate: impl Into<Schedule>) -> AdaDelta {
     (add_decayed_weights(0.0), scale_by_adadelta(), scale_by_learning_rate(learning_rate))
 }
@@ -218,11 +291,34 @@ pub fn adadelta(learning_rate: impl Into<Schedule>) -> AdaDelta {
 /// Adamax: Adam that divides by a decaying maximum of the absolute gradients instead of the root of their mean square.
 ///
 /// Source: [Kingma and Ba 2014](https://arxiv.org/abs/1412.6980).
+///
+/// ```
+/// use shardax_nn::optim::adamax;
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), adamax(0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.8f32, 4.2]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn adamax(learning_rate: impl Into<Schedule>) -> Adamax {
     (scale_by_adamax(), scale_by_learning_rate(learning_rate))
 }
 
 /// Adamax with decoupled weight decay, like [`adamw`]. Optax's default `weight_decay` is 1e-4.
+///
+/// ```
+/// use shardax_nn::optim::adamaxw;
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), adamaxw(0.1, 0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// // Each step also subtracts 0.01 times the parameter.
+/// assert!(allclose(&state.params, array([2.7413f32, 4.1194]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn adamaxw(learning_rate: impl Into<Schedule>, weight_decay: f64) -> AdamaxW {
     (scale_by_adamax(), add_decayed_weights(weight_decay), scale_by_learning_rate(learning_rate))
 }
@@ -231,6 +327,17 @@ pub fn adamaxw(learning_rate: impl Into<Schedule>, weight_decay: f64) -> AdamaxW
 /// 0.99, and the epsilons 1e-8. Optax's default `weight_decay` is 0.
 ///
 /// Source: [Xie et al. 2022](https://arxiv.org/abs/2208.06677).
+///
+/// ```
+/// use shardax_nn::optim::adan;
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), adan(0.1, 0.0))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.8f32, 4.2]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn adan(learning_rate: impl Into<Schedule>, weight_decay: f64) -> Adan {
     let adan = ScaleByAdan { eps_root: 1e-8, ..scale_by_adan() };
     (adan, add_decayed_weights(weight_decay), scale_by_learning_rate(learning_rate))
@@ -239,6 +346,17 @@ pub fn adan(learning_rate: impl Into<Schedule>, weight_decay: f64) -> Adan {
 /// AMSGrad: Adam that divides by the root of the largest mean of squares so far instead of the current one.
 ///
 /// Source: [Reddi et al. 2018](https://openreview.net/forum?id=ryQu7f-RZ).
+///
+/// ```
+/// use shardax_nn::optim::amsgrad;
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), amsgrad(0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.8f32, 4.2]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn amsgrad(learning_rate: impl Into<Schedule>) -> Amsgrad {
     (scale_by_amsgrad(), scale_by_learning_rate(learning_rate))
 }
@@ -261,6 +379,16 @@ pub fn dpsgd(
 /// Fromage: steps proportional to the length of each parameter, for which it uses at least 1e-6.
 ///
 /// Source: [Bernstein et al. 2020](https://arxiv.org/abs/2002.03432).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), fromage(0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.5167642f32, 4.8674617]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn fromage(learning_rate: impl Into<Schedule>) -> Fromage {
     let trust_ratio = ScaleByTrustRatio { min_norm: 1e-6, ..scale_by_trust_ratio() };
     let (rate, decay): (Schedule, Schedule) = match learning_rate.into() {
@@ -287,6 +415,16 @@ pub fn fromage(learning_rate: impl Into<Schedule>) -> Fromage {
 /// accumulated with momentum 0.9. The trust coefficient is 1e-3. Optax's default `weight_decay` is 0.
 ///
 /// Source: [You et al. 2017](https://arxiv.org/abs/1708.03888).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), lars(0.1, 0.0))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.9993515f32, 4.001297]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn lars(learning_rate: impl Into<Schedule>, weight_decay: f64) -> Lars {
     let trust_ratio = ScaleByTrustRatio { trust_coefficient: 1e-3, ..scale_by_trust_ratio() };
     (add_decayed_weights(weight_decay), trust_ratio, scale_by_learning_rate(learning_rate), trace(0.9, false))
@@ -302,6 +440,17 @@ pub fn noisy_sgd(learning_rate: impl Into<Schedule>, key: &Array) -> NoisySgd {
 /// NovoGrad: Adam with one mean of squares for each array, with decay rates 0.9 and 0.25 and epsilon 1e-6.
 ///
 /// Source: [Ginsburg et al. 2019](https://arxiv.org/abs/1905.11286).
+///
+/// ```
+/// use shardax_nn::optim::novograd;
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), novograd(0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.870308f32, 4.2593838]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn novograd(learning_rate: impl Into<Schedule>) -> Novograd {
     (ScaleByNovograd { eps: 1e-6, ..scale_by_novograd() }, scale_by_learning_rate(learning_rate))
 }
@@ -310,17 +459,50 @@ pub fn novograd(learning_rate: impl Into<Schedule>) -> Novograd {
 /// reliable yet. You therefore need no warmup.
 ///
 /// Source: [Liu et al. 2019](https://arxiv.org/abs/1908.03265).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), radam(0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// // The first steps are proportional to the gradient.
+/// assert!(allclose(&state.params, array([2.8f32, 4.4]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn radam(learning_rate: impl Into<Schedule>) -> Radam {
     (scale_by_radam(), scale_by_learning_rate(learning_rate))
 }
 
 /// RMSProp that divides by the standard deviation of the gradients, like Optax's `rmsprop(centered=True)`, with momentum if you
 /// pass it.
+///
+/// ```
+/// use shardax_nn::optim::rmsprop_centered;
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), rmsprop_centered(0.1, None))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.4117603f32, 4.5882397]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn rmsprop_centered(learning_rate: impl Into<Schedule>, momentum: Option<f64>) -> RmsPropCentered {
     (scale_by_stddev(), scale_by_learning_rate(learning_rate), momentum.map(|decay| trace(decay, false)))
 }
 
 /// RMSProp with momentum, plain or Nesterov's, like Optax's `rmsprop(momentum=…)`.
+///
+/// ```
+/// use shardax_nn::optim::rmsprop_momentum;
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), rmsprop_momentum(0.1, 0.9, false))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.1697515f32, 4.8302485]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn rmsprop_momentum(learning_rate: impl Into<Schedule>, momentum: f64, nesterov: bool) -> RmsPropMomentum {
     (scale_by_rms(0.9, 1e-8), scale_by_learning_rate(learning_rate), trace(momentum, nesterov))
 }
@@ -328,11 +510,33 @@ pub fn rmsprop_momentum(learning_rate: impl Into<Schedule>, momentum: f64, neste
 /// Sign descent: the update is the negative learning rate times the signs of the gradients.
 ///
 /// Source: [Bernstein et al. 2018](https://arxiv.org/abs/1802.04434).
+///
+/// ```
+/// use shardax_nn::optim::sign_sgd;
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), sign_sgd(0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.8f32, 4.2]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn sign_sgd(learning_rate: impl Into<Schedule>) -> SignSgd {
     (scale_by_sign(), scale_by_learning_rate(learning_rate))
 }
 
 /// Signum: [`sign_sgd`] of an average of the gradients with decay `beta`. Optax's default `beta` is 0.9.
+///
+/// ```
+/// use shardax_nn::optim::signum;
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), signum(0.1, 0.9))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.8f32, 4.2]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn signum(learning_rate: impl Into<Schedule>, beta: f64) -> Signum {
     (ema(beta, false), scale_by_sign(), scale_by_learning_rate(learning_rate))
 }
@@ -340,6 +544,17 @@ pub fn signum(learning_rate: impl Into<Schedule>, beta: f64) -> Signum {
 /// SM3: AdaGrad that stores only the largest squares along each dimension, so that its state is small, with momentum 0.9.
 ///
 /// Source: [Anil et al. 2019](https://arxiv.org/abs/1901.11150).
+///
+/// ```
+/// use shardax_nn::optim::sm3;
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), sm3(0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.9739289f32, 4.0260711]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn sm3(learning_rate: impl Into<Schedule>) -> Sm3 {
     (scale_by_sm3(), scale_by_learning_rate(learning_rate))
 }
@@ -347,6 +562,16 @@ pub fn sm3(learning_rate: impl Into<Schedule>) -> Sm3 {
 /// Yogi: Adam whose mean of squares changes by no more than the new square, with epsilon 1e-3.
 ///
 /// Source: [Zaheer et al. 2018](https://papers.nips.cc/paper/2018/hash/90365351ccc7437a1309dc64e4db32a3-Abstract.html).
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), yogi(0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.8003f32, 4.1998541]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn yogi(learning_rate: impl Into<Schedule>) -> Yogi {
     (scale_by_yogi(), scale_by_learning_rate(learning_rate))
 }
@@ -355,6 +580,17 @@ pub fn yogi(learning_rate: impl Into<Schedule>) -> Yogi {
 /// It is for games, in which plain descent may run in circles.
 ///
 /// Source: [Mokhtari et al. 2019](https://arxiv.org/abs/1901.08511).
+///
+/// ```
+/// use shardax_nn::optim::optimistic_gradient_descent;
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), optimistic_gradient_descent(0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.8f32, 4.4]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn optimistic_gradient_descent(learning_rate: impl Into<Schedule>) -> OptimisticGradientDescent {
     (scale_by_optimistic_gradient(), scale_by_learning_rate(learning_rate))
 }
@@ -366,6 +602,17 @@ pub type OptimisticAdam = (ScaleByAdam, ScaleByOptimisticGradient, ScaleByLearni
 /// `optimistic_adam_v2`.
 ///
 /// Source: [Daskalakis et al. 2017](https://arxiv.org/abs/1711.00141).
+///
+/// ```
+/// use shardax_nn::optim::optimistic_adam;
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), optimistic_adam(0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.76854f32, 4.23146]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn optimistic_adam(learning_rate: impl Into<Schedule>) -> OptimisticAdam {
     let adam = ScaleByAdam { nesterov: true, ..scale_by_adam() };
     (adam, scale_by_optimistic_gradient(), scale_by_learning_rate(learning_rate))
@@ -375,6 +622,18 @@ pub fn optimistic_adam(learning_rate: impl Into<Schedule>) -> OptimisticAdam {
 /// changes. `learning_rate` is the size of the first steps.
 ///
 /// Source: [Riedmiller and Braun 1993](https://ieeexplore.ieee.org/document/298623).
+///
+/// ```
+/// use shardax_nn::optim::rprop;
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), rprop(0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// // The first gradient only determines the signs.
+/// assert!(allclose(&state.params, array([2.9f32, 4.1]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn rprop(learning_rate: f64) -> Rprop {
     (scale_by_rprop(learning_rate), scale(-1.0))
 }

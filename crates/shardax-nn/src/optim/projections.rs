@@ -17,21 +17,53 @@ use crate::check::within;
 use crate::shardings::replicated;
 
 /// Returns the nearest tree without negative elements.
+///
+/// ```
+/// use shardax_nn::optim::projections::projection_non_negative;
+/// use shardax_nn::prelude::*;
+/// let nearest = projection_non_negative(&array([1.0f32, -2.0]))?;
+/// assert_eq!(nearest.to_vec::<f32>()?, [1.0, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn projection_non_negative<P: Tree>(tree: &P) -> Result<P> {
     tree::map(|x| relu(x), tree.clone())
 }
 
 /// Returns the nearest tree whose elements are between `lower` and `upper`.
+///
+/// ```
+/// use shardax_nn::optim::projections::projection_box;
+/// use shardax_nn::prelude::*;
+/// let nearest = projection_box(&array([-2.0f32, 0.5, 3.0]), -1.0, 1.0)?;
+/// assert_eq!(nearest.to_vec::<f32>()?, [-1.0, 0.5, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn projection_box<P: Tree>(tree: &P, lower: f64, upper: f64) -> Result<P> {
     tree_utils::clip(tree, lower, upper)
 }
 
 /// Returns the nearest tree whose elements are between 0 and `size`.
+///
+/// ```
+/// use shardax_nn::optim::projections::projection_hypercube;
+/// use shardax_nn::prelude::*;
+/// let nearest = projection_hypercube(&array([-2.0f32, 0.5, 3.0]), 1.0)?;
+/// assert_eq!(nearest.to_vec::<f32>()?, [0.0, 0.5, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn projection_hypercube<P: Tree>(tree: &P, size: f64) -> Result<P> {
     projection_box(tree, 0.0, size)
 }
 
 /// Returns the nearest tree without negative elements whose sum is `size`, above 0.
+///
+/// ```
+/// use shardax_nn::optim::projections::projection_simplex;
+/// use shardax_nn::prelude::*;
+/// let nearest = projection_simplex(&array([0.5f32, 1.0, -1.0]), 1.0)?;
+/// assert_eq!(nearest.to_vec::<f32>()?, [0.25, 0.75, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn projection_simplex<P: Tree>(tree: &P, size: f64) -> Result<P> {
     within("projection_simplex", "size", size, f64::MIN_POSITIVE..f64::INFINITY)?;
@@ -53,6 +85,14 @@ pub fn projection_simplex<P: Tree>(tree: &P, size: f64) -> Result<P> {
 }
 
 /// Returns the nearest tree whose absolute values sum to `size`, above 0.
+///
+/// ```
+/// use shardax_nn::optim::projections::projection_l1_sphere;
+/// use shardax_nn::prelude::*;
+/// let nearest = projection_l1_sphere(&array([0.5f32, -1.0]), 1.0)?;
+/// assert_eq!(nearest.to_vec::<f32>()?, [0.25, -0.75]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn projection_l1_sphere<P: Tree>(tree: &P, size: f64) -> Result<P> {
     let projected = projection_simplex(&tree::map(|x| x.abs(), tree.clone())?, size)?;
@@ -60,6 +100,14 @@ pub fn projection_l1_sphere<P: Tree>(tree: &P, size: f64) -> Result<P> {
 }
 
 /// Returns the nearest tree whose absolute values sum to at most `size`, above 0.
+///
+/// ```
+/// use shardax_nn::optim::projections::projection_l1_ball;
+/// use shardax_nn::prelude::*;
+/// let nearest = projection_l1_ball(&array([0.25f32, -0.5]), 1.0)?;
+/// assert_eq!(nearest.to_vec::<f32>()?, [0.25, -0.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 #[track_caller]
 pub fn projection_l1_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
     let inside = total(tree::leaves(tree).iter().map(|x| x.abs().sum(..))).less_equal(size);
@@ -68,11 +116,27 @@ pub fn projection_l1_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
 }
 
 /// Returns the nearest tree of length `size`.
+///
+/// ```
+/// use shardax_nn::optim::projections::projection_l2_sphere;
+/// use shardax_nn::prelude::*;
+/// let nearest = projection_l2_sphere(&array([3.0f32, 4.0]), 1.0)?;
+/// assert!(allclose(nearest, array([0.6f32, 0.8]), 1e-6, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn projection_l2_sphere<P: Tree>(tree: &P, size: f64) -> Result<P> {
     scaled_like(size / tree_utils::norm(tree), tree)
 }
 
 /// Returns the nearest tree of length at most `size`.
+///
+/// ```
+/// use shardax_nn::optim::projections::projection_l2_ball;
+/// use shardax_nn::prelude::*;
+/// let nearest = projection_l2_ball(&array([3.0f32, 4.0]), 10.0)?;
+/// assert!(allclose(nearest, array([3.0f32, 4.0]), 1e-6, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn projection_l2_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
     let square = total(tree::leaves(tree).iter().map(|x| tree_utils::abs_sq(x).sum(..)));
     scaled_like(size / maximum(square, size * size).sqrt(), tree)
@@ -84,21 +148,53 @@ fn scaled_like<P: Tree>(factor: Array, tree: &P) -> Result<P> {
 }
 
 /// Returns the nearest tree whose elements are between `-size` and `size`.
+///
+/// ```
+/// use shardax_nn::optim::projections::projection_linf_ball;
+/// use shardax_nn::prelude::*;
+/// let nearest = projection_linf_ball(&array([-3.0f32, 0.5]), 1.0)?;
+/// assert_eq!(nearest.to_vec::<f32>()?, [-1.0, 0.5]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn projection_linf_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
     projection_box(tree, -size, size)
 }
 
 /// Returns the nearest multiple of `a`.
+///
+/// ```
+/// use shardax_nn::optim::projections::projection_vector;
+/// use shardax_nn::prelude::*;
+/// let nearest = projection_vector(&array([3.0f32, 5.0]), &array([2.0f32, 0.0]))?;
+/// assert_eq!(nearest.to_vec::<f32>()?, [3.0, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn projection_vector<P: Tree>(x: &P, a: &P) -> Result<P> {
     scale(vdot(x, a)? / vdot(a, a)?, a)
 }
 
 /// Returns the nearest tree whose dot product with `a` is `b`.
+///
+/// ```
+/// use shardax_nn::optim::projections::projection_hyperplane;
+/// use shardax_nn::prelude::*;
+/// let nearest = projection_hyperplane(&array([3.0f32, 5.0]), &array([1.0f32, 1.0]), 4.0)?;
+/// assert_eq!(nearest.to_vec::<f32>()?, [1.0, 3.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn projection_hyperplane<P: Tree>(x: &P, a: &P, b: f64) -> Result<P> {
     add_scale(x, (b - vdot(x, a)?) / vdot(a, a)?, a)
 }
 
 /// Returns the nearest tree whose dot product with `a` is at most `b`.
+///
+/// ```
+/// use shardax_nn::optim::projections::projection_halfspace;
+/// use shardax_nn::prelude::*;
+/// let nearest = projection_halfspace(&array([1.0f32, 2.0]), &array([1.0f32, 1.0]), 4.0)?;
+/// assert_eq!(nearest.to_vec::<f32>()?, [1.0, 2.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn projection_halfspace<P: Tree>(x: &P, a: &P, b: f64) -> Result<P> {
     add_scale(x, minimum((b - vdot(x, a)?) / vdot(a, a)?, 0), a)
 }

@@ -38,6 +38,15 @@ pub struct RmsState<P> {
 }
 
 /// Divides gradients by the root of an average of their squares with this decay, plus `eps`.
+///
+/// ```
+/// use shardax_nn::optim::scale_by_rms;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), scale_by_rms(0.75, 1e-8));
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([2.0f32, -2.0]), 1e-5, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_rms(decay: f64, eps: f64) -> ScaleByRms {
     ScaleByRms { decay, eps, initial_scale: 0.0, eps_in_sqrt: true, bias_correction: false }
 }
@@ -88,6 +97,15 @@ pub struct StddevState<P> {
 }
 
 /// Divides gradients by their standard deviation, which it estimates from averages (centered RMSProp).
+///
+/// ```
+/// use shardax_nn::optim::scale_by_stddev;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), scale_by_stddev());
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([3.3333f32, -3.3333]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_stddev() -> ScaleByStddev {
     ScaleByStddev { decay: 0.9, eps: 1e-8, initial_scale: 0.0 }
 }
@@ -132,6 +150,15 @@ pub struct RssState<P> {
 }
 
 /// Divides gradients by the root of the sum of their squares in all steps so far.
+///
+/// ```
+/// use shardax_nn::optim::scale_by_rss;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), scale_by_rss(3.0, 0.0));
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([0.5f32, -0.7559289]), 1e-5, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_rss(initial_accumulator_value: f64, eps: f64) -> ScaleByRss {
     ScaleByRss { initial_accumulator_value, eps }
 }
@@ -176,6 +203,15 @@ pub struct AdadeltaState<P> {
 /// Multiplies gradients by the root mean square of earlier updates, and divides them by the root mean square of the gradients.
 ///
 /// Source: [Zeiler 2012](https://arxiv.org/abs/1212.5701).
+///
+/// ```
+/// use shardax_nn::optim::scale_by_adadelta;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), scale_by_adadelta());
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([0.0031623f32, -0.0031623]), 1e-3, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_adadelta() -> ScaleByAdadelta {
     ScaleByAdadelta { rho: 0.9, eps: 1e-6 }
 }
@@ -240,6 +276,15 @@ pub struct FactoredState<P> {
 /// is much smaller than Adam's.
 ///
 /// Source: [Shazeer and Stern 2018](https://arxiv.org/abs/1804.04235).
+///
+/// ```
+/// use shardax_nn::optim::scale_by_factored_rms;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (array([3.0f32, 4.0]), scale_by_factored_rms());
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([1.0f32, -1.0]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_factored_rms() -> ScaleByFactoredRms {
     ScaleByFactoredRms { factored: true, decay_rate: 0.8, step_offset: 0, min_dim_size_to_factor: 128, epsilon: 1e-30 }
 }
@@ -397,6 +442,15 @@ pub struct Sm3State<P> {
 /// dimension are stored.
 ///
 /// Source: [Anil et al. 2019](https://arxiv.org/abs/1901.11150).
+///
+/// ```
+/// use shardax_nn::optim::scale_by_sm3;
+/// use shardax_nn::prelude::*;
+/// let (params, tx) = (zeros([2]), scale_by_sm3());
+/// let (updates, _) = tx.update(array([1.0f32, -2.0]), tx.init(&params)?, &params)?;
+/// assert!(allclose(updates, array([0.1f32, -0.1]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn scale_by_sm3() -> ScaleBySm3 {
     ScaleBySm3 { b1: 0.9, b2: 1.0, eps: 1e-8 }
 }

@@ -125,6 +125,13 @@ impl<F: Fn(&Array) -> Array + Send + Sync + 'static> From<F> for Schedule {
 }
 
 /// Returns a schedule with the same number at every step. Plain numbers convert to it, so that you rarely need it.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let schedule = constant_schedule(0.5);
+/// assert_eq!(schedule.at(100).item::<f32>()?, 0.5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn constant_schedule(value: f64) -> Schedule {
     Schedule::Constant { value }
 }
@@ -143,12 +150,26 @@ pub fn linear_schedule(init_value: f64, end_value: f64, transition_steps: usize)
 
 /// Returns a schedule that changes from `init_value` to `end_value` in `transition_steps` steps. The distance to `end_value` is
 /// proportional to the number of remaining steps to the power `power`.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let schedule = polynomial_schedule(1.0, 0.0, 2.0, 4);
+/// assert_eq!(schedule.at(array([0, 2, 4, 100])).to_vec::<f32>()?, [1.0, 0.25, 0.0, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn polynomial_schedule(init_value: f64, end_value: f64, power: f64, transition_steps: usize) -> Schedule {
     Schedule::Polynomial { init_value, end_value, power, transition_steps, transition_begin: 0 }
 }
 
 /// Returns a schedule whose number is `init_value * decay_rate^(step / transition_steps)`. You can change the other fields of the
 /// result, such as `staircase`.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let schedule = Schedule::from(exponential_decay(1.0, 10, 0.5));
+/// assert!(allclose(schedule.at(array([0, 10, 20])), array([1.0f32, 0.5, 0.25]), 1e-6, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn exponential_decay(init_value: f64, transition_steps: usize, decay_rate: f64) -> ExponentialDecay {
     ExponentialDecay {
         init_value,
@@ -176,6 +197,13 @@ pub fn cosine_decay_schedule(init_value: f64, decay_steps: usize, alpha: f64) ->
 }
 
 /// Returns a schedule that begins with `init_value` and is multiplied by each scale at its boundary, a step.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let schedule = piecewise_constant_schedule(1.0, [(3, 0.5), (6, 0.5)]);
+/// assert_eq!(schedule.at(array([2, 3, 6])).to_vec::<f32>()?, [1.0, 0.5, 0.25]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn piecewise_constant_schedule(init_value: f64, boundaries_and_scales: impl Into<Vec<(usize, f64)>>) -> Schedule {
     Schedule::PiecewiseConstant { init_value, boundaries_and_scales: boundaries_and_scales.into() }
 }
@@ -195,6 +223,13 @@ pub fn join_schedules(schedules: impl Into<Vec<Schedule>>, boundaries: impl Into
 
 /// Returns a schedule that increases from `init_value` to `peak_value` in `warmup_steps` steps, then decreases to `end_value`
 /// along a cosine until step `decay_steps`, which includes the warmup. [`Schedule`] has an example.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let schedule = warmup_cosine_decay_schedule(0.0, 1.0, 2, 6, 0.0);
+/// assert!(allclose(schedule.at(array([0, 1, 2, 4])), array([0.0f32, 0.5, 1.0, 0.5]), 1e-6, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn warmup_cosine_decay_schedule(
     init_value: f64,
     peak_value: f64,
@@ -213,17 +248,39 @@ pub fn warmup_cosine_decay_schedule(
 }
 
 /// Returns a schedule that increases from `init_value` to the first value of `decay` in `warmup_steps` steps, then decays.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let schedule = warmup_exponential_decay_schedule(0.0, 2, exponential_decay(1.0, 10, 0.5));
+/// assert!(allclose(schedule.at(array([0, 1, 2, 12])), array([0.0f32, 0.5, 1.0, 0.5]), 1e-6, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn warmup_exponential_decay_schedule(init_value: f64, warmup_steps: usize, decay: ExponentialDecay) -> Schedule {
     join_schedules([linear_schedule(init_value, decay.init_value, warmup_steps), decay.into()], [warmup_steps])
 }
 
 /// Returns a schedule that increases from `init_value` to `peak_value` in `warmup_steps` steps, then stays at `peak_value`.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let schedule = warmup_constant_schedule(0.0, 1.0, 2);
+/// assert_eq!(schedule.at(array([0, 1, 2, 100])).to_vec::<f32>()?, [0.0, 0.5, 1.0, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn warmup_constant_schedule(init_value: f64, peak_value: f64, warmup_steps: usize) -> Schedule {
     linear_schedule(init_value, peak_value, warmup_steps)
 }
 
 /// Returns a schedule that interpolates between the values at boundaries, along lines or cosines. The value at step 0 is
 /// `init_value`. The value at a boundary is its scale times the value at the boundary before it.
+///
+/// ```
+/// use shardax_nn::optim::{Interpolate, piecewise_interpolate_schedule};
+/// use shardax_nn::prelude::*;
+/// let schedule = piecewise_interpolate_schedule(Interpolate::Linear, 1.0, [(2, 0.5), (4, 0.5)]);
+/// assert!(allclose(schedule.at(array([0, 1, 2, 4])), array([1.0f32, 0.75, 0.5, 0.25]), 1e-6, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn piecewise_interpolate_schedule(
     interpolate_type: Interpolate,
     init_value: f64,
@@ -313,6 +370,14 @@ impl OnecycleOptions {
 /// value. [`OnecycleOptions`] sets other values.
 ///
 /// Source: [Smith and Topin 2018](https://arxiv.org/abs/1708.07120).
+///
+/// ```
+/// use shardax_nn::optim::linear_onecycle_schedule;
+/// use shardax_nn::prelude::*;
+/// let schedule = linear_onecycle_schedule(20, 1.0);
+/// assert!(allclose(schedule.at(array([0, 6, 17])), array([0.04f32, 1.0, 0.04]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn linear_onecycle_schedule(transition_steps: usize, peak_value: f64) -> Schedule {
     OnecycleOptions::new().linear_onecycle_schedule(transition_steps, peak_value)
 }
@@ -321,6 +386,14 @@ pub fn linear_onecycle_schedule(transition_steps: usize, peak_value: f64) -> Sch
 /// in 0.3 of `transition_steps`, and decreases to 1/250000 of the peak. [`OnecycleOptions`] sets other values.
 ///
 /// Source: [Smith and Topin 2018](https://arxiv.org/abs/1708.07120).
+///
+/// ```
+/// use shardax_nn::optim::cosine_onecycle_schedule;
+/// use shardax_nn::prelude::*;
+/// let schedule = cosine_onecycle_schedule(20, 1.0);
+/// assert!(allclose(schedule.at(array([0, 6, 20])), array([0.04f32, 1.0, 4e-6]), 1e-3, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn cosine_onecycle_schedule(transition_steps: usize, peak_value: f64) -> Schedule {
     OnecycleOptions::new().cosine_onecycle_schedule(transition_steps, peak_value)
 }

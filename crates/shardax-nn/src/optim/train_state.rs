@@ -61,6 +61,9 @@ impl<P: Tree, T: GradientTransformation<P>> TrainState<P, T> {
     }
 
     /// Returns the state after one step of the optimizer.
+    ///
+    /// # Errors
+    /// Returns an error if `grads` do not have the structure of the parameters, or if the optimizer fails.
     pub fn apply_gradients(self, grads: P) -> Result<Self> {
         let TrainState { step, params, tx, opt_state } = self;
         let (updates, opt_state) = tx.update(grads, opt_state, &params)?;

@@ -54,6 +54,17 @@ transformation! {
 pub type Acprop = (ScaleByAcprop, AddDecayedWeights, ScaleByLearningRate);
 
 /// ACProp, without weight decay: gradients divided by their deviation from the mean, which it estimates from earlier steps.
+///
+/// ```
+/// use shardax_nn::optim::contrib::acprop;
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), acprop(0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.8f32, 4.3]), 1e-3, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn acprop(learning_rate: impl Into<Schedule>) -> Acprop {
     (scale_by_acprop(), add_decayed_weights(0.0), scale_by_learning_rate(learning_rate))
 }
@@ -114,6 +125,17 @@ transformation! {
 pub type Ademamix = (ScaleByAdemamix, AddDecayedWeights, ScaleByLearningRate);
 
 /// AdEMAMix: [`adamw`](super::super::adamw) with a second, slow mean of the gradients, and without weight decay.
+///
+/// ```
+/// use shardax_nn::optim::contrib::ademamix;
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), ademamix(0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.7998517f32, 4.2001483]), 1e-3, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn ademamix(learning_rate: impl Into<Schedule>) -> Ademamix {
     let scaled = ScaleByAdemamix { alpha: 5.0.into(), ..scale_by_ademamix() };
     (scaled, add_decayed_weights(0.0), scale_by_learning_rate(learning_rate))
@@ -164,6 +186,17 @@ transformation! {
 pub type SimplifiedAdemamix = (ScaleBySimplifiedAdemamix, AddDecayedWeights, ScaleByLearningRate);
 
 /// Simplified AdEMAMix, without weight decay: [`ademamix`] with the gradient as the fast mean and a sum as the slow mean.
+///
+/// ```
+/// use shardax_nn::optim::contrib::simplified_ademamix;
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), simplified_ademamix(0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.701f32, 4.299]), 1e-3, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn simplified_ademamix(learning_rate: impl Into<Schedule>) -> SimplifiedAdemamix {
     (scale_by_simplified_ademamix(), add_decayed_weights(0.0), scale_by_learning_rate(learning_rate))
 }
@@ -221,6 +254,18 @@ transformation! {
 pub type Adopt = (ScaleByAdopt, ScaleByLearningRate);
 
 /// ADOPT: Adam that converges for any `b2`.
+///
+/// ```
+/// use shardax_nn::optim::contrib::adopt;
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), adopt(0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// // The first step only measures the gradient.
+/// assert!(allclose(&state.params, array([2.99f32, 4.01]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn adopt(learning_rate: impl Into<Schedule>) -> Adopt {
     (scale_by_adopt(), scale_by_learning_rate(learning_rate))
 }
@@ -270,6 +315,17 @@ transformation! {
 pub type Madgrad = (AddDecayedWeights, ScaleByMadgrad);
 
 /// MADGRAD, without weight decay: momentum, and dual averages of the gradients divided by cube roots of sums of squares.
+///
+/// ```
+/// use shardax_nn::optim::contrib::madgrad;
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), madgrad(0.1))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.9418375f32, 4.0732799]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn madgrad(learning_rate: impl Into<Schedule>) -> Madgrad {
     let scaled = ScaleByMadgrad { learning_rate: learning_rate.into(), ..scale_by_madgrad() };
     (add_decayed_weights(0.0), scaled)

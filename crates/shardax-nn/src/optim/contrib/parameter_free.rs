@@ -78,6 +78,17 @@ transformation! {
 pub type Cocob = (AddDecayedWeights, ScaleByLearningRate, ScaleByCocob);
 
 /// COCOB: descent without a learning rate, by coin betting. Optax's default `learning_rate` is 1.
+///
+/// ```
+/// use shardax_nn::optim::contrib::cocob;
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), cocob(1.0))?;
+/// for _ in 0..2 {
+///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
+/// }
+/// assert!(allclose(&state.params, array([2.9798f32, 4.0201998]), 1e-4, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn cocob(learning_rate: impl Into<Schedule>) -> Cocob {
     let rate = ScaleByLearningRate { flip_sign: false, ..scale_by_learning_rate(learning_rate) };
     (add_decayed_weights(0.0), rate, scale_by_cocob())
@@ -306,6 +317,18 @@ pub type Dog = (ScaleByDog, ScaleByLearningRate);
 
 /// DoG, distance over gradients: gradient descent whose step size is the largest distance from the start, divided by the root of
 /// the sum of squared gradients. Optax's default `learning_rate` is 1.
+///
+/// ```
+/// use shardax_nn::optim::contrib::dog;
+/// use shardax_nn::prelude::*;
+/// let mut state = TrainState::create(array(4.0f32), dog(1.0))?;
+/// for _ in 0..200 {
+///     let gradient = &state.params * 2; // of the square
+///     state = state.apply_gradients(gradient)?;
+/// }
+/// assert!(state.params.item::<f32>()?.abs() < 1.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
 pub fn dog(learning_rate: impl Into<Schedule>) -> Dog {
     (scale_by_dog(), scale_by_learning_rate(learning_rate))
 }
