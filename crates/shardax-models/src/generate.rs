@@ -229,6 +229,9 @@ impl TextModel for Packed<Decoder> {
 
 impl Packed<Decoder> {
     /// Continues each prompt and returns its new tokens, like [`Decoder::generate`].
+    ///
+    /// # Errors
+    /// Returns an error in the same cases as [`Decoder::generate`].
     #[track_caller]
     pub fn generate(&self, prompts: &[Vec<i32>], options: &GenerateOptions) -> Result<Vec<Vec<i32>>> {
         let location = std::panic::Location::caller();
@@ -236,6 +239,9 @@ impl Packed<Decoder> {
     }
 
     /// Continues each prompt. Returns an iterator over the next tokens of all texts.
+    ///
+    /// # Errors
+    /// Returns an error in the same cases as [`Decoder::generate`]. An error of a later token ends the iterator.
     #[track_caller]
     pub fn stream(&self, prompts: &[Vec<i32>], options: &GenerateOptions) -> Result<Generation<'_, Packed<Decoder>>> {
         let location = std::panic::Location::caller();
@@ -265,6 +271,10 @@ impl Decoder {
     }
 
     /// Continues each prompt. Returns an iterator over the next tokens of all texts.
+    ///
+    /// # Errors
+    /// Returns an error in the same cases as [`generate`](Decoder::generate). An error of a later token ends the
+    /// iterator.
     #[track_caller]
     pub fn stream(&self, prompts: &[Vec<i32>], options: &GenerateOptions) -> Result<Generation<'_>> {
         let location = std::panic::Location::caller();

@@ -198,7 +198,7 @@ mod tests {
         store.barrier("end", limit).unwrap();
     }
 
-    /// Of two processes with one number the one that asked first is told, before process 0 is there.
+    /// If two processes have one number, the one that asked first gets the error, even before process 0 has joined.
     #[test]
     fn two_processes_with_one_number_are_an_error() {
         let path = folder("twice");

@@ -215,6 +215,10 @@ impl Rules {
     }
 
     /// Moves the arrays of a tree to devices as the rules say.
+    ///
+    /// # Errors
+    /// Returns an error if a dimension is not divisible by the mesh axes that split it, or if an array was deleted
+    /// or carries an error.
     #[track_caller]
     pub fn device_put<T: Tree>(&self, tree: &T) -> Result<T> {
         device_put(tree, &self.shardings(tree)?)

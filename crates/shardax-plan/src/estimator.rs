@@ -156,6 +156,9 @@ impl Estimator {
 
     /// Estimates memory, communication and time of a lowered plan. The bytes of its arguments are exact, and gradients
     /// are as large as the parameters.
+    ///
+    /// # Errors
+    /// Returns an error if the axes of `setup` do not fit its target's devices.
     pub fn estimate(&self, spec: &DeviceSpec, plan: &Plan, setup: &Setup) -> Result<Estimate> {
         let rows = rows_of(plan);
         let parameters = plan.argument_bytes(Some(Holder::Parameters));

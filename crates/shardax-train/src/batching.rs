@@ -34,7 +34,7 @@ impl Dataset {
     /// Returns batches of `size` examples, in order. All have one shape: a short last batch is padded with blank
     /// examples, which [`Batch::mask`] marks.
     ///
-    /// If the size gives no batches at all, or batches larger than the host's memory, the first item is an error.
+    /// If the size is 0, or a batch would be larger than the host's memory, the first item is an error.
     ///
     /// ```
     /// # use shardax::prelude::*;

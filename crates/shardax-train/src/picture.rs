@@ -66,6 +66,9 @@ impl Picture {
     }
 
     /// Encodes the picture as a PNG file.
+    ///
+    /// # Errors
+    /// Returns an error if the picture is empty or too large for the format.
     pub fn to_png(&self) -> Result<Vec<u8>> {
         let width = u32::try_from(self.width).map_err(|error| self.not_png(&error))?;
         let height = u32::try_from(self.height).map_err(|error| self.not_png(&error))?;

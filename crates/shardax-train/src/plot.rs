@@ -129,6 +129,9 @@ impl Plot {
     }
 
     /// Renders the plot as SVG text.
+    ///
+    /// # Errors
+    /// Returns an error if the plot cannot be drawn.
     pub fn to_svg(&self) -> Result<String> {
         let mut svg = String::new();
         let count = self.panels.len().max(1);

@@ -113,6 +113,9 @@ impl Gguf {
     }
 
     /// Returns the architecture, such as `llama` or `qwen3`.
+    ///
+    /// # Errors
+    /// Returns an error if the metadata has no text `general.architecture`.
     #[track_caller]
     pub fn architecture(&self) -> Result<&str> {
         match self.metadata.get("general.architecture") {

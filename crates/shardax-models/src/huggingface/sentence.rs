@@ -160,6 +160,10 @@ impl SentenceEncoder {
     }
 
     /// Loads the encoder from a folder, with options for dtypes and shardings.
+    ///
+    /// # Errors
+    /// Returns an error if a file is missing or damaged, or if the configuration has a field that you cannot load
+    /// here; the message names it.
     #[track_caller]
     pub fn from_pretrained_with(folder: impl AsRef<Path>, options: &LoadOptions) -> Result<SentenceEncoder> {
         let location = std::panic::Location::caller();

@@ -87,6 +87,10 @@ impl<M: Pretrained + 'static> Packed<M> {
 
     /// Loads the model with options for dtypes and shardings. If the rules split the outputs or the inputs of a kernel,
     /// the quantized matrix is split by rows or by groups.
+    ///
+    /// # Errors
+    /// Returns an error if a file is missing or damaged, or if the configuration has a field that you cannot load
+    /// here; the message names it.
     #[track_caller]
     pub fn from_pretrained_with(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Self> {
         let location = std::panic::Location::caller();

@@ -37,6 +37,9 @@ const MAX_STEPS: u64 = 10_000_000;
 
 impl ChatTemplate {
     /// Parses a template.
+    ///
+    /// # Errors
+    /// Returns an error with the line of the template if its syntax is wrong.
     #[track_caller]
     pub fn new(template: &str) -> Result<ChatTemplate> {
         let location = std::panic::Location::caller();
@@ -83,6 +86,10 @@ impl ChatTemplate {
     /// Renders a conversation with additional variables. `variables` is a JSON object, which can have `tools`,
     /// `documents`, `add_generation_prompt` (default `true`) and variables that the template defines, such as
     /// `enable_thinking`.
+    ///
+    /// # Errors
+    /// Returns an error if `messages` or `variables` are not JSON, or if the template raises an error or does not
+    /// end.
     #[track_caller]
     pub fn render_with(&self, messages: &str, variables: &str) -> Result<String> {
         let location = std::panic::Location::caller();

@@ -43,6 +43,9 @@ impl Tokenizer {
     }
 
     /// Parses a tokenizer in the format of `tokenizer.json`.
+    ///
+    /// # Errors
+    /// Returns an error if the text is not JSON, or names a component that the tokenizer library does not have.
     #[track_caller]
     pub fn from_json(json: &str) -> Result<Tokenizer> {
         let location = std::panic::Location::caller();
@@ -61,12 +64,19 @@ impl Tokenizer {
     }
 
     /// Encodes a text as tokens, including the special tokens at its start and end.
+    ///
+    /// # Errors
+    /// Returns an error if the tokenizer cannot encode the text, for example because a word is not in its
+    /// vocabulary and it has no unknown token.
     #[track_caller]
     pub fn encode(&self, text: &str) -> Result<Vec<i32>> {
         self.tokens(text, true)
     }
 
     /// Encodes a part of a text as tokens, without special tokens at its start and end.
+    ///
+    /// # Errors
+    /// Returns an error in the same cases as [`encode`](Self::encode).
     #[track_caller]
     pub fn encode_part(&self, text: &str) -> Result<Vec<i32>> {
         self.tokens(text, false)
@@ -89,6 +99,9 @@ impl Tokenizer {
     }
 
     /// Decodes tokens to a text. Special tokens are left out.
+    ///
+    /// # Errors
+    /// Returns an error if the tokenizer cannot decode the tokens. Numbers that are no token are left out.
     #[track_caller]
     pub fn decode(&self, tokens: &[i32]) -> Result<String> {
         let location = std::panic::Location::caller();
@@ -134,6 +147,9 @@ const CONTEXT: usize = 8;
 impl TextStream {
     /// Adds a token and returns the text that it completes. The result is empty while bytes of the last character are
     /// missing.
+    ///
+    /// # Errors
+    /// Returns an error in the same cases as [`Tokenizer::decode`].
     #[track_caller]
     pub fn push(&mut self, token: i32) -> Result<String> {
         self.tokens.push(token);

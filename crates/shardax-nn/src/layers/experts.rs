@@ -123,6 +123,10 @@ struct Routes {
 impl<E: Layer> MixtureOfExperts<E> {
     /// Creates `num_experts` experts with top-`k` routing of tokens; the function `expert` creates each of them. The router's
     /// weights are drawn first.
+    ///
+    /// # Errors
+    /// Returns an error if `k` is 0 or exceeds `num_experts`, or if an expert has state, such as a `Dropout` or a
+    /// `BatchNorm`, because the state that a call changes would be lost.
     #[track_caller]
     pub fn new(
         num_experts: usize,
@@ -203,6 +207,10 @@ impl<E: Layer> MixtureOfExperts<E> {
     }
 
     /// Returns the mesh and its axis that split the experts, if the rules have one.
+    ///
+    /// # Errors
+    /// Returns an error if the rules split the experts over several mesh axes, or over one that the mesh does not
+    /// have.
     pub fn expert_axis(&self) -> Result<Option<(Mesh, AxisName)>> {
         Ok(match self.rules.place(EXPERT)? {
             Place::Auto(mesh, axis) => Some((mesh, axis)),
@@ -274,6 +282,10 @@ impl<E: Layer> MixtureOfExperts<E> {
     }
 
     /// Applies the layer. `x` is `[..., tokens, features]`; its first dimension is sharded like the experts.
+    ///
+    /// # Errors
+    /// Returns an error if `x` has too few dimensions, if the devices of the expert axis do not divide the experts,
+    /// or if an expert fails.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Result<Routed> {
         let x = x.into_array();

@@ -42,6 +42,9 @@ struct Options {
 
 impl<L: Module> Stack<L> {
     /// Creates `depth` layers. The streams of `rngs` are split, so that each layer has different streams.
+    ///
+    /// # Errors
+    /// Returns an error if `depth` is 0, or if `make` fails.
     #[track_caller]
     pub fn new(depth: usize, rngs: &mut Rngs, make: impl Fn(&mut Rngs) -> L) -> Result<Self> {
         if depth == 0 {
@@ -97,6 +100,9 @@ impl<L: Module> Stack<L> {
     }
 
     /// Returns one of the layers.
+    ///
+    /// # Errors
+    /// Returns an error if the index is not less than the depth.
     #[track_caller]
     pub fn layer(&self, index: usize) -> Result<L> {
         if index >= self.depth() {
@@ -167,6 +173,9 @@ impl<L: Module> Stack<L> {
     }
 
     /// Applies all layers at once, each layer to one slice of `xs` along the first dimension.
+    ///
+    /// # Errors
+    /// Returns an error if the first dimension of `xs` is not the depth, or if `f` fails.
     #[track_caller]
     pub fn map<X, Y, R>(&self, f: impl Fn(&L, X) -> R, xs: X) -> Result<Y>
     where

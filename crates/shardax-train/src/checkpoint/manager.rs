@@ -108,18 +108,27 @@ impl CheckpointManager {
     }
 
     /// Lists the saved steps in increasing order, without one that is still being written.
+    ///
+    /// # Errors
+    /// Returns an error if the folder cannot be read.
     #[track_caller]
     pub fn all_steps(&self) -> Result<Vec<u64>> {
         at(steps(&self.folder))
     }
 
     /// Returns the latest saved step.
+    ///
+    /// # Errors
+    /// Returns an error if the folder cannot be read.
     #[track_caller]
     pub fn latest_step(&self) -> Result<Option<u64>> {
         Ok(self.all_steps()?.pop())
     }
 
     /// Returns the best saved step by `best_fn`; the latest one if there is no such function.
+    ///
+    /// # Errors
+    /// Returns an error if the folder cannot be read.
     #[track_caller]
     pub fn best_step(&self) -> Result<Option<u64>> {
         at(steps(&self.folder)).map(|steps| ranked(&self.folder, &self.options, &self.scores, steps).pop())
@@ -146,6 +155,9 @@ impl CheckpointManager {
     }
 
     /// Saves with [`SaveArgs`]: with metrics, with metadata, or although the step is not due.
+    ///
+    /// # Errors
+    /// Returns an error in the same cases as [`save`](Self::save).
     #[track_caller]
     pub fn save_with<T: Tree>(&mut self, step: u64, tree: &T, args: &SaveArgs) -> Result<bool> {
         at(self.save_step(step, tree, args))
@@ -254,12 +266,19 @@ impl CheckpointManager {
 
     /// Restores the tree that was saved as this step, given a tree like it. [`Checkpoint::restore`] lists what can
     /// differ.
+    ///
+    /// # Errors
+    /// Returns an error if there is no such step, if its files are damaged, or if `like` is not a tree like the
+    /// saved one.
     #[track_caller]
     pub fn restore<T: Tree>(&self, step: u64, like: &T) -> Result<T> {
         self.restore_with(step, like, &RestoreOptions::new())
     }
 
     /// Restores `step` with [`RestoreOptions`].
+    ///
+    /// # Errors
+    /// Returns an error in the same cases as [`restore`](Self::restore).
     #[track_caller]
     pub fn restore_with<T: Tree>(&self, step: u64, like: &T, options: &RestoreOptions) -> Result<T> {
         at(self.restore_step(step, like, options).map(|found| found.tree).map_err(Error::from))
@@ -284,6 +303,9 @@ impl CheckpointManager {
     }
 
     /// Restores the latest step with `RestoreOptions`.
+    ///
+    /// # Errors
+    /// Returns an error in the same cases as [`restore_latest`](Self::restore_latest).
     #[track_caller]
     pub fn restore_latest_with<T: Tree>(&mut self, like: &T, options: &RestoreOptions) -> Result<Option<Restored<T>>> {
         at(self.latest(like, options))
@@ -321,6 +343,10 @@ impl CheckpointManager {
     }
 
     /// Removes a step. Does nothing if it does not exist.
+    ///
+    /// # Errors
+    /// Returns an error if the save in progress fails, because the manager waits for it first, or if the step's
+    /// folder cannot be removed.
     #[track_caller]
     pub fn delete(&mut self, step: u64) -> Result<()> {
         at(self.finish().and_then(|()| remove(&self.folder, step)))

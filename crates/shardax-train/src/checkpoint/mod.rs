@@ -138,6 +138,9 @@ pub fn save<T: Tree>(path: impl AsRef<Path>, tree: &T) -> Result<()> {
 }
 
 /// Saves a tree with [`SaveArgs`]: with metrics and metadata, or replacing an existing checkpoint.
+///
+/// # Errors
+/// Returns an error in the same cases as [`save`], but not for an existing checkpoint if the arguments replace it.
 #[track_caller]
 pub fn save_with<T: Tree>(path: impl AsRef<Path>, tree: &T, args: &SaveArgs) -> Result<()> {
     at(write_tree(path.as_ref(), tree, args))
@@ -202,6 +205,10 @@ fn write_tree<T: Tree>(path: &Path, tree: &T, args: &SaveArgs) -> Result<()> {
 
 /// Restores the tree that was saved in a folder. `like` is a tree of the same structure, shapes and dtypes, such as a new model;
 /// see [`Checkpoint::restore`]. [`save`] has an example.
+///
+/// # Errors
+/// Returns an error if there is no checkpoint in the folder, if its files are damaged, or if `like` is not a tree
+/// like the saved one.
 #[track_caller]
 pub fn restore<T: Tree>(path: impl AsRef<Path>, like: &T) -> Result<T> {
     let checkpoint = absolute(path.as_ref()).map_err(Fault::from).and_then(|path| Checkpoint::read(&path));
@@ -292,6 +299,10 @@ impl Checkpoint {
     }
 
     /// Restores the saved tree with [`RestoreOptions`].
+    ///
+    /// # Errors
+    /// Returns an error in the same cases as [`restore`](Self::restore), as far as the options do not allow the
+    /// difference.
     #[track_caller]
     pub fn restore_with<T: Tree>(&self, like: &T, options: &RestoreOptions) -> Result<T> {
         at(self.fill(like, options).map_err(Error::from))

@@ -35,6 +35,9 @@ pub fn cifar10<P: AsRef<Path>>(files: impl IntoIterator<Item = P>) -> Result<InM
 
 /// Reads CIFAR-100's files, `train.bin` or `test.bin`, like [`cifar10()`]. An example also has `coarse`, uint8, the label of
 /// the superclass.
+///
+/// # Errors
+/// Returns an error if a file cannot be read, ends within an example, or has a label that is not a class.
 #[track_caller]
 pub fn cifar100<P: AsRef<Path>>(files: impl IntoIterator<Item = P>) -> Result<InMemory> {
     let location = std::panic::Location::caller();

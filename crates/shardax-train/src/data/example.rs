@@ -132,6 +132,9 @@ impl HostArray {
     }
 
     /// Copies the values to the default device.
+    ///
+    /// # Errors
+    /// Returns an error if the device has no memory for the values.
     #[track_caller]
     pub fn to_array(&self) -> Result<Array> {
         Array::from_bytes(&self.bytes, self.dtype, &self.shape)
@@ -148,6 +151,10 @@ impl HostArray {
 
     /// Creates the global array of which this is the process's part, with
     /// [`make_array_from_process_local_data`]: a batch of 8 examples on each of two processes becomes one of 16.
+    ///
+    /// # Errors
+    /// Returns an error if the sharding cannot split the global shape, or if this process's part has another shape
+    /// than its devices need.
     #[track_caller]
     pub fn to_array_of_process(&self, sharding: impl Into<Sharding>) -> Result<Array> {
         make_array_from_process_local_data(sharding, &self.to_array()?)

@@ -39,6 +39,10 @@ fn read(path: &Path) -> Result<HostArray> {
 
 /// Reads the arrays in a `.npz` file by name. It skips entries of texts or objects, and files that are not arrays, with a
 /// warning. It also skips folders and hidden files, such as the ones that macOS adds to zip files, without a warning.
+///
+/// # Errors
+/// Returns an error if the file cannot be read or is damaged, or if one of its arrays has a dtype that shardax does
+/// not have.
 #[track_caller]
 pub fn npz(path: impl AsRef<Path>) -> Result<Example> {
     let location = std::panic::Location::caller();

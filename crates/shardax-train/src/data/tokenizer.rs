@@ -94,6 +94,9 @@ impl Tokenizer {
     }
 
     /// Encodes a text as an example with `tokens`, int32 `[length]`, for [`pack`](super::Stream::pack).
+    ///
+    /// # Errors
+    /// Returns an error if the tokenizer cannot encode the text.
     #[track_caller]
     pub fn example(&self, text: &str) -> Result<Example> {
         let tokens = self.encode(text)?;

@@ -34,6 +34,9 @@ pub struct EventFile {
 impl EventFile {
     /// Creates a new event file in this folder, and the folder if necessary. TensorBoard shows the files of a folder as
     /// one run.
+    ///
+    /// # Errors
+    /// Returns an error if the folder or the file cannot be created.
     #[track_caller]
     pub fn new(folder: impl AsRef<Path>) -> Result<Self> {
         let time = seconds();

@@ -41,6 +41,10 @@ pub struct Line {
 
 impl JsonLines {
     /// Opens the log in this file to append to it, and creates it and its folder if necessary.
+    ///
+    /// # Errors
+    /// Returns an error if the folder cannot be created. An error of the file itself is returned by the first
+    /// write.
     #[track_caller]
     pub fn new(path: impl AsRef<Path>) -> Result<Self> {
         let log = JsonLines { path: path.as_ref().to_owned(), file: None };

@@ -24,6 +24,9 @@ use crate::progress::is_of_machine;
 
 /// Plots each number of some runs by step, in rows of two panels. `test/loss` is drawn in the panel of `loss`.
 ///
+/// # Errors
+/// Returns an error if a curve cannot be drawn.
+///
 /// ```
 /// # use shardax_train::log::Line;
 /// let line = |step: u64, loss: f64| Line { step, values: [("loss".to_owned(), loss)].into() };
@@ -160,6 +163,9 @@ impl Report {
 
     /// Adds the shardings of a tree's arrays, or of several trees' (`&(&state, &batch)`). The table has one row for
     /// arrays whose paths differ only in a number, such as a model's layers; a picture shows each way to split them.
+    ///
+    /// # Errors
+    /// Returns an error if an array of the tree was deleted or carries an error.
     pub fn shardings<Kind>(mut self, tree: &impl Leaves<Kind>) -> Result<Self> {
         self.sections.push((Section::Arrays, arrays::section(tree.leaves())?));
         Ok(self)
@@ -168,6 +174,10 @@ impl Report {
     /// Adds the collectives of a compiled step, the largest first, with totals.
     ///
     /// Collectives inside custom calls are not included.
+    ///
+    /// # Errors
+    /// Returns an error if the plugin does not return the text of the compiled program, from which the collectives
+    /// are read.
     pub fn communication(mut self, step: &Compiled<impl Sized, impl Sized>) -> Result<Self> {
         self.sections.push((Section::Communication, communication::section(&step.collectives()?)));
         Ok(self)

@@ -67,6 +67,10 @@ impl<L: Layer> SpectralNorm<L> {
     }
 
     /// Returns the layer with its kernels divided, and the vectors and estimates after the iteration.
+    ///
+    /// # Errors
+    /// Returns an error if `epsilon` is negative, if `n_steps` is 0, or if the layer has a kernel for which `new`
+    /// created no vector.
     #[track_caller]
     pub fn normalized(&self) -> Result<(L, State)> {
         within("SpectralNorm", "epsilon", self.epsilon, NOT_NEGATIVE)?;

@@ -35,6 +35,9 @@ pub struct WeightNorm<L> {
 
 impl<L: Layer> WeightNorm<L> {
     /// Creates lengths for all parameters that have `kernel` in their key path, one for each index of the last dimension.
+    ///
+    /// # Errors
+    /// Returns an error if a selected parameter is a scalar, because it has no last dimension.
     #[track_caller]
     pub fn new(layer: L) -> Result<Self> {
         WeightNorm::with(layer, [-1], Filter::path("**.kernel.**"))
@@ -42,6 +45,9 @@ impl<L: Layer> WeightNorm<L> {
 
     /// Creates lengths for the parameters that `filter` selects, one for each index of `feature_axes`; without axes, one for
     /// each array.
+    ///
+    /// # Errors
+    /// Returns an error if a selected parameter has no such dimension.
     #[track_caller]
     pub fn with(layer: L, feature_axes: impl AsRef<[i32]>, filter: impl Into<Filter>) -> Result<Self> {
         let (feature_axes, filter) = (feature_axes.as_ref().to_vec(), filter.into());
@@ -67,6 +73,9 @@ impl<L: Layer> WeightNorm<L> {
     }
 
     /// Returns the layer with normalized and scaled kernels.
+    ///
+    /// # Errors
+    /// Returns an error if `epsilon` is negative, or if a kernel has no dimension of `feature_axes`.
     #[track_caller]
     pub fn normalized(&self) -> Result<L> {
         within("WeightNorm", "epsilon", self.epsilon, NOT_NEGATIVE)?;

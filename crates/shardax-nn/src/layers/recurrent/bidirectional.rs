@@ -50,6 +50,9 @@ impl<F: RnnCell, B: RnnCell> Bidirectional<F, B> {
     }
 
     /// Returns the carries of both layers after their last steps, and the outputs of all steps; see [`Rnn::run`].
+    ///
+    /// # Errors
+    /// Returns an error in the same cases as [`Rnn::run`].
     #[track_caller]
     #[allow(clippy::type_complexity)]
     pub fn run(

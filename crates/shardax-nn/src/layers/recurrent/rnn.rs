@@ -76,6 +76,10 @@ impl<C: RnnCell> Rnn<C> {
     /// `seq_lengths` are the lengths of the sequences: integers of the shape of the batch, at least 1. With them, the carry is
     /// the carry after the last step of each sequence, and in reverse the run starts at this step. Outputs beyond the end are
     /// not meaningful.
+    ///
+    /// # Errors
+    /// Returns an error if `x` has fewer than two dimensions, if `seq_lengths` are not integers of the shape of the
+    /// batch, or if the cell fails.
     #[track_caller]
     pub fn run(
         &self,

@@ -111,7 +111,7 @@ impl Primitive for LayoutConstraint {
 /// constraint has no effect. Gradients have the layouts of their values, and under `vmap` the examples are
 /// consecutive in memory.
 ///
-/// A layout that does not name each dimension of its array once gives an array that carries the error.
+/// If the layout does not name each dimension exactly once, the result is an array that carries the error.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -31,7 +31,7 @@ fn dims(name: &str, aval: &Aval) -> Result<(usize, usize)> {
     }
 }
 
-/// The operations on all matrices of an operand, where `one` gives those on one matrix of this many rows and columns.
+/// Counts the operations on all matrices of an operand. `one` returns the count for one matrix of this many rows and columns.
 pub(super) fn matrices(aval: &Aval, one: fn(f64, f64) -> f64) -> Flops {
     let [.., m, n] = aval.shape[..] else { return Flops::default() };
     let count = aval.size() as f64 / (m * n).max(1) as f64;

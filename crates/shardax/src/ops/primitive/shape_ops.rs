@@ -38,7 +38,7 @@ pub(super) fn linear_jvp(
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Reshape {
     pub shape: Shape,
-    /// The sharding of the result's type, where it is asked for.
+    /// The requested sharding of the result.
     pub out: Option<Arc<Typed>>,
 }
 
@@ -206,7 +206,7 @@ impl Primitive for Transpose {
 pub(crate) struct BroadcastInDim {
     pub shape: Shape,
     pub dims: Ints,
-    /// The sharding of the result's type, where it is asked for.
+    /// The requested sharding of the result.
     pub out: Option<Arc<Typed>>,
 }
 
@@ -310,7 +310,7 @@ pub(crate) struct Iota {
     pub dtype: DType,
     pub shape: Shape,
     pub dimension: usize,
-    /// The sharding of the result's type, where it is asked for.
+    /// The requested sharding of the result.
     pub out: Option<Arc<Typed>>,
 }
 
