@@ -223,11 +223,11 @@ fn the_number_of_processes_follows_what_is_there() {
 
 /// The processes of a script that has started some, from the file in which it has written their numbers.
 fn are_running(folder: &Folder) -> bool {
-    let running = |process: &str| {
+    fn running(process: &str) -> bool {
         // A process that has ended may be a zombie until it is waited for.
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
         stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))
-    };
+    }
     folder.read("pids").lines().any(running)
 }
 
@@ -391,11 +391,13 @@ fn a_job_that_loses_a_process_resumes_from_its_last_checkpoint() {
         ["-n", "2:4", "--restarts", "3", "--backoff", "0.1", "--available", &available, "--checkpoints", &steps];
     let running = Running::start(&folder, &arguments, &program);
     wait_for("checkpoint", || last_step(&folder, 2).filter(|step| *step > 25));
+    // One process is killed while fewer hosts are available, so the next attempt has two processes.
     std::fs::write(&count, "2").expect("a file");
     send("KILL", &folder.read("pid-1"));
     wait_for("restart", || running.text().contains("restarts 2 processes from step ").then_some(()));
     let killed_at = last_step(&folder, 0).expect("a step");
     wait_for("progress", || last_step(&folder, 0).filter(|step| *step > killed_at + 15));
+    // The supervisor passes the signal on: the program saves, and the supervisor ends with the status of a preemption.
     send("TERM", &running.0.id().to_string());
     let (status, text) = running.end(60);
     assert_eq!(status.code(), Some(75), "{text}");
@@ -459,14 +461,16 @@ fn soak() {
         let process = folder.read(&format!("pid-{}", draw(4)));
         let kind = draw(4) as usize;
         counts[kind] += 1;
-        let signal = |name: &str| drop(Command::new("kill").args([&format!("-{name}"), &process]).output());
+        fn signal(name: &str, process: &str) {
+            drop(Command::new("kill").args([&format!("-{name}"), process]).output())
+        }
         match kind {
-            0 => signal("TERM"),
-            1 => signal("KILL"),
+            0 => signal("TERM", &process),
+            1 => signal("KILL", &process),
             2 => {
-                signal("STOP");
+                signal("STOP", &process);
                 std::thread::sleep(Duration::from_millis(draw(6000)));
-                signal("CONT");
+                signal("CONT", &process);
             }
             _ if disk.is_some() => {
                 let filler = folder_of_steps.join("filler");

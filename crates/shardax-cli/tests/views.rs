@@ -18,13 +18,13 @@ fn folder(name: &str) -> PathBuf {
 #[test]
 fn a_run_is_drawn_from_its_folder() {
     let folder = folder("top");
-    let line = |step: u64| {
+    fn line(step: u64) -> String {
         format!(
             "{{\"step\":{step},\"loss\":{},\"steps_per_second\":12.5,\"time/input_wait\":0.25,\"time/remaining_seconds\":7300.0,\
              \"memory/host_bytes\":3221225472.0,\"accuracy\":0.75}}\n",
             4.0 / step as f64
         )
-    };
+    }
     std::fs::write(folder.join("metrics.jsonl"), (1..=100).map(line).collect::<String>()).expect("a log");
     for step in [40, 80] {
         std::fs::create_dir_all(folder.join(format!("checkpoints/{step}"))).expect("a folder");
@@ -119,6 +119,7 @@ fn the_doctor_reports_what_hardware_may_do() {
     let launch = folder.0.join("launch");
     std::fs::write(&launch, "").expect("a file");
     let launch = launch.to_str().expect("a path");
+    // Each row: the fault and its value, the check that runs, whether it passes, and a text of the report.
     let slow = "it ran past 3 s and was ended";
     for (fault, value, check, passes, text) in [
         ("FAULTY_EXECUTE", "memory", "arithmetic", false, "Out of memory while trying to allocate 17179869184 bytes"),

@@ -223,10 +223,9 @@ fn schedules_of_many_steps_are_those_of_float64() -> Result<()> {
 #[test]
 fn updates_of_a_constant_gradient_are_exact_in_float64() -> Result<()> {
     setup();
-    let case = |steps: usize| Cases {
-        gradients: vec![full_dtype([steps, 2], 0.5, DType::F64)],
-        params: ones_dtype([2], DType::F64),
-    };
+    fn case(steps: usize) -> Cases {
+        Cases { gradients: vec![full_dtype([steps, 2], 0.5, DType::F64)], params: ones_dtype([2], DType::F64) }
+    }
     for steps in [1, 2, 3, 10, 300] {
         fn off(x: Vec<(Array, Array)>, expected: f64) -> Result<f64> {
             Ok((x[0].0.get(0).to_f64()? / expected - 1.0).abs())

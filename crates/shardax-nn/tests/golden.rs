@@ -61,14 +61,16 @@ fn texts_of_families() {
 /// Attention of the sizes that its implementations are for.
 fn larger() -> Vec<golden_support::texts::Sized> {
     use shardax_nn::prelude::*;
-    let heads = |queries: usize, keys: usize, features: usize, dtype: DType| {
+    fn heads(queries: usize, keys: usize, features: usize, dtype: DType) -> Vec<(Vec<usize>, DType)> {
         [queries, keys, keys].map(|n| (vec![2, n, 4, features], dtype)).to_vec()
-    };
-    let causal = |x: &[Array]| {
+    }
+    fn causal(x: &[Array]) -> Result<Vec<Array>> {
         let options = AttentionOptions::new().is_causal(true);
         Ok(vec![options.dot_product_attention(&x[0], &x[1], &x[2])])
-    };
-    let plain = |x: &[Array]| Ok(vec![dot_product_attention(&x[0], &x[1], &x[2])]);
+    }
+    fn plain(x: &[Array]) -> Result<Vec<Array>> {
+        Ok(vec![dot_product_attention(&x[0], &x[1], &x[2])])
+    }
     vec![
         ("attention_f32", heads(128, 128, 64, DType::F32), plain),
         ("attention_bf16", heads(128, 128, 64, DType::Bf16), plain),

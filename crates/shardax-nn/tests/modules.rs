@@ -149,7 +149,9 @@ fn modes_reach_all_layers() -> Result<()> {
     for layer in [&mut wrapped as &mut dyn Stateful, &mut spectral, &mut adapted] {
         layer.forward_twice(&x)?;
     }
-    let experts = |rngs: &mut Rngs| Sequential((Linear::new(5, 5, rngs), Dropout::new(0.5, rngs)));
+    fn experts(rngs: &mut Rngs) -> Sequential<(Linear, Dropout)> {
+        Sequential((Linear::new(5, 5, rngs), Dropout::new(0.5, rngs)))
+    }
     let message = MixtureOfExperts::new(4, 2, 5, &mut Rngs::new(0), experts).expect_err("a Dropout").to_string();
     assert!(message.contains("experts with state"), "{message}");
     Ok(())

@@ -218,8 +218,10 @@ fn mixed_precision() -> Result<()> {
     let x = ones([2, 4, 4, 3]).astype(DType::Bf16);
     let y = conv.forward(&x);
     assert_eq!((y.dtype(), dense.forward(&y).dtype()), (DType::Bf16, DType::Bf16));
-    let loss = |model: (Conv, Linear)| model.1.forward(model.0.forward(&x)).astype(DType::F32).mean(..);
-    let grads = grad(loss).call((conv.clone(), dense.clone()))?;
+    fn loss(model: (Conv, Linear), x: &Array) -> Array {
+        model.1.forward(model.0.forward(x)).astype(DType::F32).mean(..)
+    }
+    let grads = grad(|model: (Conv, Linear)| loss(model, &x)).call((conv.clone(), dense.clone()))?;
     assert!(tree::leaves(&grads).iter().all(|g| g.dtype() == DType::F32));
     // Without `dtype` float32 parameters make a float32 result, as in Flax.
     assert_eq!(Linear::new(3, 2, &mut rngs).forward(&x).dtype(), DType::F32);
@@ -261,12 +263,17 @@ fn rejected(x: Array) -> String {
 fn losses_reject_shapes_and_dtypes_that_do_not_belong_together() -> Result<()> {
     setup();
     let logits = array([[0.5f32, -0.5, 0.0], [1.0, 2.0, 3.0]]);
-    let integer = |labels: Array| softmax_cross_entropy_with_integer_labels(&logits, labels);
-    assert!(rejected(integer(array([0.0f32, 1.0]))).contains("subdtype of integer, got float32[2]"));
-    assert!(rejected(integer(array([1]))).contains("[2] and labels [1]"));
-    assert!(rejected(integer(array(1))).contains("shape mismatch"));
+    fn integer(labels: Array, logits: &Array) -> Array {
+        softmax_cross_entropy_with_integer_labels(logits, labels)
+    }
+    assert!(rejected(integer(array([0.0f32, 1.0]), &logits)).contains("subdtype of integer, got float32[2]"));
+    assert!(rejected(integer(array([1]), &logits)).contains("[2] and labels [1]"));
+    assert!(rejected(integer(array(1), &logits)).contains("shape mismatch"));
     // One-hot labels for indices, and indices for probabilities.
-    assert!(rejected(integer(one_hot(array([0, 1]), 3))).contains("labels must be class indices, one for each row"));
+    assert!(
+        rejected(integer(one_hot(array([0, 1]), 3), &logits))
+            .contains("labels must be class indices, one for each row")
+    );
     let indices = rejected(softmax_cross_entropy(zeros([2, 2]), array([0, 1])));
     assert!(indices.contains("convert them with `one_hot(labels, classes)`"), "{indices}");
     // Channels first.
@@ -379,7 +386,9 @@ fn optimizers_reject_numbers_out_of_their_range() {
     assert!(message(sgd_momentum(0.1, 1.5, false)).contains("trace: decay must be"));
     // A decay of 1 would never forget the first step, and the correction of the bias would divide by 0.
     for b in [f64::NAN, -0.1, 1.0] {
-        let rate = || scale_by_learning_rate(0.1);
+        fn rate() -> ScaleByLearningRate {
+            scale_by_learning_rate(0.1)
+        }
         assert!(
             message((ScaleByAdam { b1: b, ..scale_by_adam() }, rate())).contains("b1 must be at least 0 and below 1")
         );
@@ -522,11 +531,11 @@ fn labels_below_zero_are_no_classes() -> Result<()> {
         let loss = softmax_cross_entropy_with_integer_labels(&logits, &labels).to_vec::<f32>()?;
         assert!(loss[0].is_nan() && loss[1].is_finite(), "{label}: {loss:?}");
         // A mask leaves the row out, in the gradient too.
-        let masked = |logits: Array| -> Array {
-            let losses = softmax_cross_entropy_with_integer_labels(logits, &labels);
+        fn masked(logits: Array, labels: &Array) -> Array {
+            let losses = softmax_cross_entropy_with_integer_labels(logits, labels);
             where_(array([false, true]), losses, 0.0).sum(..)
-        };
-        let slope = grad(masked).call(&logits)?;
+        }
+        let slope = grad(|logits: Array| masked(logits, &labels)).call(&logits)?;
         assert!(slope.get(0).equal(0.0).all(..).item::<bool>()? && slope.isfinite().all(..).item::<bool>()?, "{label}");
     }
     Ok(())

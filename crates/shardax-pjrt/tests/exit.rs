@@ -210,13 +210,13 @@ struct Computes(Option<(Client, Executable)>);
 impl Drop for Computes {
     fn drop(&mut self) {
         let Some((client, exe)) = self.0.take() else { return };
-        let run = |exe: &Executable| {
-            let y = exe.execute(&[&put(&client, 0, &[1.0, 2.0])]).unwrap();
+        fn run(exe: &Executable, client: &Client) -> Vec<f32> {
+            let y = exe.execute(&[&put(client, 0, &[1.0, 2.0])]).unwrap();
             get(&y[0][0])
-        };
-        assert_eq!(run(&exe), [3.0, 5.0]);
+        }
+        assert_eq!(run(&exe, &client), [3.0, 5.0]);
         let fresh = client.compile(&affine(2, false), &CompileOptions::default(), signature([f32s(&[2])])).unwrap();
-        println!("dropped {:?}", run(&fresh));
+        println!("dropped {:?}", run(&fresh, &client));
         queue(1);
     }
 }
@@ -226,7 +226,7 @@ thread_local! {
 }
 
 fn locals_that_compute() {
-    let local = || {
+    fn local() {
         let client = new_client(1);
         // Created before XLA's thread locals, so that it is dropped after them.
         COMPUTES.with_borrow(|_| ());
@@ -234,7 +234,7 @@ fn locals_that_compute() {
         get(&exe.execute(&[&put(&client, 0, &[1.0, 2.0])]).unwrap()[0][0]);
         queue(1);
         COMPUTES.with_borrow_mut(|computes| computes.0 = Some((client, exe)));
-    };
+    }
     std::thread::spawn(local).join().unwrap();
     local();
 }

@@ -41,6 +41,7 @@ fn a_handler_receives_arguments_results_and_attributes() {
     let client = client(8);
     let calls = Arc::new(AtomicUsize::new(0));
     let counter = calls.clone();
+    // The handler checks every kind of attribute, then scales its argument.
     ffi::register(client.plugin(), "test.scale", move |frame| {
         counter.fetch_add(1, Ordering::SeqCst);
         let by = frame.attr("by").and_then(|a| a.as_f64()).ok_or("no attribute by")? as f32;
@@ -68,6 +69,7 @@ fn a_handler_receives_arguments_results_and_attributes() {
         "by = 3.0 : f32, count = -7 : i64, flag = true, name = \"a name\", list = array<i64: 1, 2, 3>, inner = {k = 5 : i32}",
     );
     let exe = client.compile(&text, &CompileOptions::default(), signature([f32s(&[4])])).unwrap();
+    // Compiling must not call the handler.
     assert_eq!(calls.load(Ordering::SeqCst), 0);
     let x = put(&client, 0, &[1.0, 2.0, 3.0, 4.0]);
     let y = exe.execute(&[&x]).unwrap();
@@ -96,16 +98,16 @@ fn a_device_handler_receives_addresses() {
     assert_eq!(again.unwrap_err().code, Code::AlreadyExists);
     ffi::device::register(client.plugin(), "Host", "test.on_device_fails", |_| Err("no kernel".into())).unwrap();
     ffi::device::register(client.plugin(), "Host", "test.on_device_panics", |_| panic!("no {}", "stream")).unwrap();
-    let run = |target, attributes| {
+    fn run(target: &str, attributes: &str, client: &Client) -> Result<Vec<f32>> {
         let text = program(4, target, attributes);
         let exe = client.compile(&text, &CompileOptions::default(), signature([f32s(&[4])])).unwrap();
-        let y = exe.execute(&[&put(&client, 0, &[1.0, 2.0, 3.0, 4.0])])?;
+        let y = exe.execute(&[&put(client, 0, &[1.0, 2.0, 3.0, 4.0])])?;
         y[0][0].block_until_ready()?;
         Ok::<_, Error>(get(&y[0][0]))
-    };
-    assert_eq!(run("test.on_device", "by = 3.0 : f32").unwrap(), [3.0, 6.0, 9.0, 12.0]);
+    }
+    assert_eq!(run("test.on_device", "by = 3.0 : f32", &client).unwrap(), [3.0, 6.0, 9.0, 12.0]);
     for (target, says) in [("test.on_device_fails", "no kernel"), ("test.on_device_panics", "panicked: no stream")] {
-        let error = run(target, "").unwrap_err();
+        let error = run(target, "", &client).unwrap_err();
         assert!(error.message.contains(says), "{error}");
     }
 }
@@ -200,10 +202,10 @@ fn a_failure_on_one_device_reaches_every_result_and_no_collective_waits() {
         let affine_program = client.compile(&affine(4, false), &portable, signature([f32s(&[4])])).unwrap();
         let xs: Vec<Buffer> = (0..8).map(|d| put(&client, d, &[d as f32; 4])).collect();
         let xs: Vec<&Buffer> = xs.iter().collect();
-        let assert_failed = |result: Result<()>| {
+        fn assert_failed(result: Result<()>) {
             let error = result.unwrap_err();
             assert!(error.message.contains("test.fails_on_three") && error.message.contains("device three"), "{error}");
-        };
+        }
 
         let ys = call.execute(&xs).unwrap();
         let ys: Vec<&Buffer> = ys.iter().map(|y| &y[0]).collect();

@@ -25,36 +25,36 @@ fn wrong_arguments_are_errors_and_the_client_still_works() {
         let exe = client.compile(&all_reduce(8, 4, false), &partitions(8), signature([f32s(&[4])])).unwrap();
         let good = inputs(&client, 8, 4);
         // Every error is followed by a run, because a launch that fails in the plugin would hang in the next one.
-        let works = || {
-            let results = exe.execute(&refs(&good)).unwrap();
+        fn works(exe: &Executable, good: &[Buffer]) {
+            let results = exe.execute(&refs(good)).unwrap();
             assert_eq!(get(&results[7][0]), [28.0; 4]);
-        };
-        let fails = |index: usize, bad: &Buffer, phrase: &str| {
-            let mut args = refs(&good);
+        }
+        fn fails(index: usize, bad: &Buffer, phrase: &str, good: &[Buffer], exe: &Executable) {
+            let mut args = refs(good);
             args[index] = bad;
             let error = exe.execute(&args).unwrap_err();
             assert!(error.message.contains(phrase), "{error}");
-            works();
-        };
-        works();
+            works(exe, good);
+        }
+        works(&exe, &good);
 
-        fails(3, &put(&client, 3, &[1.0; 5]), "f32[5], but the program takes f32[4]");
+        fails(3, &put(&client, 3, &[1.0; 5]), "f32[5], but the program takes f32[4]", &good, &exe);
         let matrix =
             client.buffer_from_host(&bytes(&[1.0; 4]), ElementType::F32, &[2, 2], &client.devices()[3]).unwrap();
-        fails(3, &matrix, "f32[2,2], but the program takes f32[4]");
+        fails(3, &matrix, "f32[2,2], but the program takes f32[4]", &good, &exe);
         let ints = client.buffer_from_host(&[0; 16], ElementType::S32, &[4], &client.devices()[3]).unwrap();
-        fails(3, &ints, "s32[4], but the program takes f32[4]");
-        fails(3, &good[2], "argument 0 for device 3 (cpu) is on device 2");
+        fails(3, &ints, "s32[4], but the program takes f32[4]", &good, &exe);
+        fails(3, &good[2], "argument 0 for device 3 (cpu) is on device 2", &good, &exe);
         let elsewhere = put(&new_client(8), 3, &[1.0; 4]);
-        fails(3, &elsewhere, "another client");
+        fails(3, &elsewhere, "another client", &good, &exe);
         let deleted = put(&client, 3, &[1.0; 4]);
         deleted.delete().unwrap();
-        fails(3, &deleted, "was deleted");
+        fails(3, &deleted, "was deleted", &good, &exe);
         for count in [0, 1, 7] {
             let error = exe.execute(&refs(&good)[..count]).unwrap_err();
             assert_eq!(error.code, Code::InvalidArgument);
         }
-        works();
+        works(&exe, &good);
     });
 }
 
@@ -139,18 +139,18 @@ fn a_buffer_that_is_donated_and_passed_is_an_error() {
 #[test]
 fn a_signature_that_does_not_match_is_rejected() {
     let client = client(8);
-    let compile = |text: &str, parameters: &[ParameterSpec]| {
+    fn compile(text: &str, parameters: &[ParameterSpec], client: &Client) -> Error {
         client.compile(text, &CompileOptions::default(), signature(parameters.to_vec())).unwrap_err()
-    };
-    let wrong_shape = compile(&affine(4, false), &[f32s(&[5])]);
+    }
+    let wrong_shape = compile(&affine(4, false), &[f32s(&[5])], &client);
     assert!(wrong_shape.message.contains("the compiled program takes f32[4]"), "{wrong_shape}");
-    let wrong_type = compile(&affine(4, false), &[ParameterSpec::new(ElementType::S32, [4])]);
+    let wrong_type = compile(&affine(4, false), &[ParameterSpec::new(ElementType::S32, [4])], &client);
     assert!(wrong_type.message.contains("the compiled program takes f32[4]"), "{wrong_type}");
-    assert!(compile(&affine(4, false), &[]).message.contains("0 parameters"));
-    let secret_donation = compile(&affine(4, true), &[f32s(&[4])]);
+    assert!(compile(&affine(4, false), &[], &client).message.contains("0 parameters"));
+    let secret_donation = compile(&affine(4, true), &[f32s(&[4])], &client);
     assert!(secret_donation.message.contains("donates parameter 0"), "{secret_donation}");
     let donor = affine(4, true).replace("tf.aliasing_output = 0 : i32", "jax.buffer_donor = true");
-    let secret_donation = compile(&donor, &[f32s(&[4])]);
+    let secret_donation = compile(&donor, &[f32s(&[4])], &client);
     assert!(secret_donation.message.contains("donates parameter 0"), "{secret_donation}");
     // The shape of the whole array instead of a shard's.
     let global = client.compile(&all_reduce(8, 4, false), &partitions(8), signature([f32s(&[32])])).unwrap_err();
@@ -160,7 +160,9 @@ fn a_signature_that_does_not_match_is_rejected() {
 #[test]
 fn bad_programs_and_options_are_errors() {
     let client = client(8);
-    let vector = || signature([f32s(&[4])]);
+    fn vector() -> Signature {
+        signature([f32s(&[4])])
+    }
     assert!(client.compile("this is no MLIR", &CompileOptions::default(), vector()).is_err());
     assert!(client.compile("", &CompileOptions::default(), vector()).is_err());
     let options = [
@@ -334,6 +336,7 @@ fn racing_donation_and_use() {
                     while Instant::now() < end {
                         round += 1;
                         let xs = shared.read().unwrap().clone();
+                        // A quarter of the calls donate the buffers that other threads use at the same time.
                         let exe = if (thread + round) % 4 == 0 { takes } else { uses };
                         match exe.execute(&refs(&xs)) {
                             Ok(results) => {
@@ -491,6 +494,7 @@ fn a_thousand_threads() {
                         compiled.fetch_add(1, Ordering::Relaxed);
                     }
                 };
+                // A thousand threads with the default stack would reserve 2 GB of addresses.
                 std::thread::Builder::new().stack_size(256 << 10).spawn_scoped(scope, run).unwrap();
             }
         });

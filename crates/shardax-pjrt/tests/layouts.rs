@@ -6,10 +6,12 @@ use shardax_pjrt::*;
 
 /// x + x of 2 x 3 floats, with these layout modes for the argument and the result.
 fn doubled(argument: &str, result: &str) -> String {
-    let mode = |mode: &str| match mode {
-        "" => String::new(),
-        mode => format!(" {{mhlo.layout_mode = {mode:?}}}"),
-    };
+    fn mode(mode: &str) -> String {
+        match mode {
+            "" => String::new(),
+            mode => format!(" {{mhlo.layout_mode = {mode:?}}}"),
+        }
+    }
     format!(
         "func.func @main(%x: tensor<2x3xf32>{}) -> (tensor<2x3xf32>{}) {{
             %y = stablehlo.add %x, %x : tensor<2x3xf32>
@@ -42,13 +44,13 @@ fn arrays_are_read_row_major() {
     assert_eq!((order(to_columns.parameter_layouts()), order(to_columns.output_layouts())), (vec![1, 0], vec![0, 1]));
     let y = to_columns.execute(&[&x]).unwrap().remove(0).remove(0);
     let doubled = [0.0, 2.0, 4.0, 6.0, 8.0, 10.0];
-    let check = |y: &Buffer| {
+    fn check(y: &Buffer, doubled: &[f32; 6]) {
         assert_eq!(y.memory_layout().unwrap().minor_to_major, [0, 1]);
         assert_eq!((get(y), y.with_bytes(floats).unwrap()), (doubled.to_vec(), doubled.to_vec()));
         assert!(y.view().unwrap().is_none(), "the elements are not row-major");
         assert!(y.to_host(&mut [0; 3]).is_err());
-    };
-    check(&y);
+    }
+    check(&y, &doubled);
     // The plugin would copy the bytes unchanged and report the copy as row-major.
     let memory = client.devices()[0].default_memory().unwrap();
     for error in [y.copy_to_device(&client.devices()[1]).unwrap_err(), y.copy_to_memory(&memory).unwrap_err()] {
@@ -79,7 +81,7 @@ fn arrays_are_read_row_major() {
     // Layouts survive serialization.
     let bytes = to_columns.serialize().unwrap();
     let loaded = client.deserialize(&bytes, &CompileOptions::default(), signature([f32s(&[2, 3])])).unwrap();
-    check(&loaded.execute(&[&x]).unwrap()[0][0]);
+    check(&loaded.execute(&[&x]).unwrap()[0][0], &doubled);
 }
 
 #[test]

@@ -81,6 +81,7 @@ fn eight_devices_all_reduce() {
                 assert_eq!(get(&outputs[0]), [28.0, 8.0, 16.0, 24.0]);
             }
         }
+        // On one device the collective would wait for the others forever.
         let rejected = exe.execute_on(&[&xs[0]], &client.devices()[0]).unwrap_err();
         assert!(rejected.message.contains("collectives"), "{rejected}");
 

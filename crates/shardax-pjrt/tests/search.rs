@@ -127,17 +127,17 @@ fn pyenv_is_searched_without_running_it() {
     home.script("pyenv/shims/python3", "#!/bin/sh\ntouch \"$0.started\"\n");
     let older = home.file(&format!("pyenv/versions/3.10.1/{}", SITE.replace("3.11", "3.10")), b"o");
     let newer = home.file(&format!("pyenv/versions/3.11.7/{SITE}"), b"n");
-    let env = |vars: &[(&'static str, &str)]| {
+    fn env(vars: &[(&'static str, &str)], home: &Folder) -> Environment {
         let mut variables = vec![("PATH", home.path("pyenv/shims").into_os_string()), ("HOME", home.0.clone().into())];
         variables.extend(vars.iter().map(|(k, v)| (*k, (*v).into())));
         Environment::from_vars(variables)
-    };
-    assert_eq!(PluginSpec::CPU.locate(&env(&[])).unwrap(), newer);
-    assert_eq!(PluginSpec::CPU.locate(&env(&[("PYENV_VERSION", "3.10.1")])).unwrap(), older);
+    }
+    assert_eq!(PluginSpec::CPU.locate(&env(&[], &home)).unwrap(), newer);
+    assert_eq!(PluginSpec::CPU.locate(&env(&[("PYENV_VERSION", "3.10.1")], &home)).unwrap(), older);
     home.file("pyenv/version", b"3.10.1\n");
-    assert_eq!(PluginSpec::CPU.locate(&env(&[])).unwrap(), older);
+    assert_eq!(PluginSpec::CPU.locate(&env(&[], &home)).unwrap(), older);
     let root = home.path("pyenv").into_os_string().into_string().unwrap();
-    assert_eq!(PluginSpec::CPU.locate(&env(&[("PYENV_ROOT", &root)])).unwrap(), older);
+    assert_eq!(PluginSpec::CPU.locate(&env(&[("PYENV_ROOT", &root)], &home)).unwrap(), older);
     assert!(!home.path("pyenv/shims/python3.started").exists());
 }
 
@@ -147,6 +147,7 @@ fn other_platforms_and_offline() {
     let env = Environment::from_vars([("HOME", home.0.clone()), ("VIRTUAL_ENV", home.path("venv"))]);
     let error = PluginSpec::for_platform("cuda").unwrap().locate(&env).unwrap_err();
     assert!(error.message.contains("jax-cuda13-plugin"), "{error}");
+    // If both versions are installed, the newer one is chosen.
     let older = home.file("venv/lib/python3.12/site-packages/jax_plugins/xla_cuda12/xla_cuda_plugin.so", b"12");
     assert_eq!(PluginSpec::CUDA.locate(&env).unwrap(), older);
     let newer = home.file("venv/lib/python3.12/site-packages/jax_plugins/xla_cuda13/xla_cuda_plugin.so", b"13");
@@ -362,13 +363,15 @@ fn a_pip_that_never_returns_times_out() {
 #[test]
 fn files_that_others_can_write_are_not_loaded() {
     let home = Folder::new();
-    let mode = |path: &Path, mode: u32| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-    let rejected = |path: &Path, phrase: &str| {
+    fn mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap()
+    }
+    fn rejected(path: &Path, phrase: &str) {
         let error = Plugin::load(path).unwrap_err();
         assert!(error.message.contains(phrase), "{phrase} is missing in {error}");
         let env = Environment::from_vars([("SHARDAX_CPU_PLUGIN", path.to_owned())]);
         assert_eq!(PluginSpec::CPU.locate(&env).unwrap(), path, "it is found, and rejected when it is loaded");
-    };
+    }
     let plugin = home.file("own/plugin.so", &library());
     mode(&plugin, 0o646);
     rejected(&plugin, "others may write to it (mode 646), and its contents are run as code; `chmod go-w`");
@@ -400,34 +403,34 @@ fn files_that_others_can_write_are_not_loaded() {
 #[test]
 fn failed_installs_say_why_and_leave_nothing() {
     let home = Folder::new();
-    let fails = |spec: &PluginSpec, code: Code, phrase: &str| {
+    fn fails(spec: &PluginSpec, code: Code, phrase: &str, home: &Folder) {
         let error = spec.locate(&install_env(&home.0)).unwrap_err();
         assert_eq!(error.code, code, "{error}");
         assert!(error.message.contains(phrase), "{phrase} is missing in {error}");
         assert!(error.message.contains("python3 -m pip install xla-cpu-pjrt==0.0.1"), "{error}");
-        assert!(!cached(&home).exists());
-        for entry in fs::read_dir(cached(&home).parent().unwrap()).unwrap() {
+        assert!(!cached(home).exists());
+        for entry in fs::read_dir(cached(home).parent().unwrap()).unwrap() {
             assert_eq!(entry.unwrap().file_name(), "lock");
         }
-    };
+    }
     let good = fake_wheel(&home, &library());
     let wrong_wheel = PluginSpec { wheel: PluginSpec::CPU.wheel, ..good.clone() };
-    fails(&wrong_wheel, Code::DataLoss, "is not the expected one");
-    fails(&fake_wheel(&home, b"no library"), Code::DataLoss, "no ELF header");
+    fails(&wrong_wheel, Code::DataLoss, "is not the expected one", &home);
+    fails(&fake_wheel(&home, b"no library"), Code::DataLoss, "no ELF header", &home);
     let library = library();
-    fails(&fake_wheel(&home, &library[..library.len() / 2]), Code::DataLoss, "truncated");
+    fails(&fake_wheel(&home, &library[..library.len() / 2]), Code::DataLoss, "truncated", &home);
     // A full disk when the library is unpacked: the file is a link to a device that is always full.
     if Path::new("/dev/full").exists() {
         let full = fake_wheel(&home, &library);
         let script = fs::read_to_string(home.path("bin/python3")).unwrap();
         home.script("bin/python3", &script.replace("exit 0", "ln -s /dev/full \"$2/library\"; exit 0"));
-        fails(&full, Code::Unavailable, "No space left on device");
-        fails(&full, Code::Unavailable, "Make room there, or name a folder on another disk in XDG_CACHE_HOME");
+        fails(&full, Code::Unavailable, "No space left on device", &home);
+        fails(&full, Code::Unavailable, "Make room there, or name a folder on another disk in XDG_CACHE_HOME", &home);
     }
     home.script("bin/python3", "#!/bin/sh\necho 'No module named pip' >&2\nexit 1\n");
-    fails(&good, Code::Unavailable, "No module named pip");
+    fails(&good, Code::Unavailable, "No module named pip", &home);
     fs::remove_file(home.path("bin/python3")).unwrap();
-    fails(&good, Code::NotFound, "no python3 on PATH");
+    fails(&good, Code::NotFound, "no python3 on PATH", &home);
     // Afterwards an installation succeeds.
     let good = fake_wheel(&home, &library);
     good.locate(&install_env(&home.0)).unwrap();

@@ -213,11 +213,11 @@ fn serialized_programs_run_again() {
     let exe = new_process_client.deserialize(&bytes, &partitions(8), signature([f32s(&[4])])).unwrap();
     assert_eq!((exe.device_ids().len(), exe.has_collectives()), (8, Some(true)));
     // Its properties are those of the compiled program.
-    let cost = |exe: &Executable| {
+    fn cost(exe: &Executable) -> Vec<(String, Value)> {
         let mut cost = exe.cost_analysis().unwrap();
         cost.sort_by(|(a, _), (b, _)| a.cmp(b));
         cost
-    };
+    }
     assert_eq!(cost(&exe), cost(&compiled));
     assert_eq!(exe.memory_analysis().map(|m| m.temporaries), compiled.memory_analysis().map(|m| m.temporaries));
     let xs: Vec<Buffer> = (0..8).map(|d| put(&new_process_client, d, &[d as f32; 4])).collect();
@@ -230,20 +230,20 @@ fn serialized_programs_with_changed_bits_are_rejected() {
     let client = client(8);
     let options = CompileOptions::default();
     let bytes = client.compile(&affine(4, false), &options, signature([f32s(&[4])])).unwrap().serialize().unwrap();
-    let rejected = |bytes: &[u8]| {
-        let error = client.deserialize(bytes, &options, signature([f32s(&[4])])).unwrap_err();
+    fn rejected(bytes: &[u8], client: &Client, options: &CompileOptions) {
+        let error = client.deserialize(bytes, options, signature([f32s(&[4])])).unwrap_err();
         assert_eq!(error.code, Code::DataLoss, "{error}");
-    };
+    }
     // Each of 200 bits spread over the entry, and parts omitted, duplicated and swapped.
     for i in 0..200 {
         let position = i * bytes.len() / 200;
         let mut changed = bytes.clone();
         changed[position] ^= 1 << (i % 8);
-        rejected(&changed);
+        rejected(&changed, &client, &options);
     }
     let (head, tail) = bytes.split_at(bytes.len() / 3);
     for parts in [[head, &tail[1..]], [tail, head], [&bytes, tail]] {
-        rejected(&parts.concat());
+        rejected(&parts.concat(), &client, &options);
     }
     // The entry of a program with other parameters is detected by its signature.
     let error = client.deserialize(&bytes, &options, signature([f32s(&[4]), f32s(&[4])])).unwrap_err();
@@ -297,6 +297,7 @@ fn shardings_chosen_by_the_compiler() {
     let outputs = exe.output_shardings().unwrap().unwrap();
     println!("{} | {}", outputs[0], outputs[1]);
     assert_eq!(outputs.len(), 2);
+    // The program states only the shardings of its parameters, so that the compiler chooses the sharding of the results.
     assert_eq!(outputs[0].partitions(2), [4, 2]);
     assert_eq!(outputs[0].devices, [0, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(outputs[1].partitions(2), [4, 1]);

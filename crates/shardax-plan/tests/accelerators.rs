@@ -8,7 +8,9 @@ use std::process::Command;
 /// The plugin of a platform: from its environment variable, or installed by xtask.
 fn plugin(variable: &str, member: &str) -> Option<PathBuf> {
     let named = std::env::var_os(variable).map(PathBuf::from);
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    fn absolute(name: &str) -> Option<PathBuf> {
+        std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
+    }
     let fetched = || {
         let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
         Some(cache.join("shardax/accelerators").join(member)).filter(|path| path.is_file())
@@ -56,8 +58,10 @@ fn check(report: &serde_json::Value, compiler: &str, link: &str) {
     let parameters = 4.0 * f64::from(1024 * 4096 + 4096 * 4096 + 4096 * 1024) / 8.0;
     let bytes = report["memory"]["held"]["parameters"].as_f64().expect("parameters are held");
     assert!(bytes >= parameters && bytes < parameters * 1.05, "{bytes} for {parameters}");
-    let flops = |name: &str| report["flops"][name].as_f64();
-    assert_eq!(flops("products_per_device"), flops("products").map(|all| all / 8.0), "{report:#}");
+    fn flops(name: &str, report: &serde_json::Value) -> Option<f64> {
+        report["flops"][name].as_f64()
+    }
+    assert_eq!(flops("products_per_device", report), flops("products", report).map(|all| all / 8.0), "{report:#}");
     let collectives = report["collectives"].as_array().expect("a list");
     assert!(collectives.iter().any(|c| c["link"] == link && c["axes"][0] == "fsdp"), "{report:#}");
     assert!(report["roofline"]["step"].as_f64().is_some_and(|time| time > 0.0 && time < 1.0), "{report:#}");
@@ -79,11 +83,18 @@ fn an_mlp_on_gpus() {
         check(&report, "XLA's cuda compiler", "NVLink");
         let collectives = report["collectives"].as_array().expect("a list");
         assert!(collectives.iter().all(|c| c["asynchronous"] == c["count"]), "{report:#}");
-        let hidden = |c: &serde_json::Value| Some(c["hidden"].as_f64()? <= c["seconds"].as_f64()?);
+        fn hidden(c: &serde_json::Value) -> Option<bool> {
+            Some(c["hidden"].as_f64()? <= c["seconds"].as_f64()?)
+        }
         assert!(collectives.iter().all(|c| hidden(c) == Some(true)), "{report:#}");
         assert!(collectives.iter().any(|c| c["hidden"].as_f64() > Some(0.0)), "{report:#}");
-        let memory = |name: &str| report["memory"][name].as_f64().expect("a number");
-        assert!(memory("donated") > 0.0 && memory("aliased") >= memory("donated"), "{report:#}");
+        fn memory(name: &str, report: &serde_json::Value) -> f64 {
+            report["memory"][name].as_f64().expect("a number")
+        }
+        assert!(
+            memory("donated", &report) > 0.0 && memory("aliased", &report) >= memory("donated", &report),
+            "{report:#}"
+        );
     }
 }
 
@@ -92,7 +103,9 @@ fn an_mlp_on_gpus() {
 fn fused_attention_on_gpus() {
     let decoder = ["gpt", "--micro-batch", "64", "--set", "length=512", "--set", "attention=cudnn"];
     let Some(report) = planned(GPU.0, GPU.1, "h100:8", &decoder) else { return };
-    let products = |name: &str| report["flops"][name].as_f64().expect("a number");
-    let share = products("products_per_device") / products("products") * 8.0;
+    fn products(name: &str, report: &serde_json::Value) -> f64 {
+        report["flops"][name].as_f64().expect("a number")
+    }
+    let share = products("products_per_device", &report) / products("products", &report) * 8.0;
     assert!((share - 1.0).abs() < 0.01, "{share} in {report:#}");
 }

@@ -10,8 +10,10 @@ fn run(args: &[&str]) -> Output {
 fn a_report_in_three_forms() {
     let dir = std::env::temp_dir().join(format!("shardax-plan-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a folder");
-    let file = |name: &str| dir.join(name).to_string_lossy().into_owned();
-    let (json, svg) = (file("plan.json"), file("plan.svg"));
+    fn file(name: &str, dir: &std::path::Path) -> String {
+        dir.join(name).to_string_lossy().into_owned()
+    }
+    let (json, svg) = (file("plan.json", &dir), file("plan.svg", &dir));
     let output = run(&[
         "mlp",
         "--target",
@@ -29,7 +31,10 @@ fn a_report_in_three_forms() {
     ]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("mlp on cpu:4 (4 devices, data=2,fsdp=2)"), "{output:?}");
-    let read = |file: &str| std::fs::read_to_string(file).expect("it is written");
+    fn read(file: &str) -> String {
+        std::fs::read_to_string(file).expect("it is written")
+    }
+    // The same plan as JSON and as a picture.
     let report: serde_json::Value = serde_json::from_str(&read(&json)).expect("JSON");
     assert_eq!(report["devices"], 4);
     assert!(read(&svg).contains("fsdp (2)"));

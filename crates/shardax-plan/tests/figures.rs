@@ -67,16 +67,26 @@ fn sums_are_the_compiler_s() -> Result<()> {
     let target = target("cpu:8")?;
     target.prepare()?;
     let mesh = target.mesh([("data", 2), ("model", 4)])?;
-    let on = |shape: &[usize], spec| shape_dtype_struct_on(shape, DType::F32, NamedSharding::new(&mesh, spec));
-    fn step(w: Array, x: Array) -> Result<Array> {
-        let layer = |x: Array, w: Array| -> Result<(Array, ())> { Ok((x.dot(w).tanh(), ())) };
-        let loss = |w: Array| -> Result<Array> { Ok(scan(layer, x.clone(), w)?.0.square().mean(..)) };
-        Ok(&w - grad(loss).call(&w)? * 0.1)
+    fn on(shape: &[usize], spec: PartitionSpec, mesh: &Mesh) -> Array {
+        shape_dtype_struct_on(shape, DType::F32, NamedSharding::new(mesh, spec))
     }
-    let lowered =
-        || jit(step).donate_argnums([0]).lower((on(&[6, 64, 64], P![None, None, "model"]), on(&[32, 64], P!["data"])));
+    fn step(w: Array, x: Array) -> Result<Array> {
+        fn layer(x: Array, w: Array) -> Result<(Array, ())> {
+            Ok((x.dot(w).tanh(), ()))
+        }
+        fn loss(w: Array, x: &Array) -> Result<Array> {
+            Ok(scan(layer, x.clone(), w)?.0.square().mean(..))
+        }
+        Ok(&w - grad(|w: Array| loss(w, &x)).call(&w)? * 0.1)
+    }
+    let lowered = || {
+        jit(step)
+            .donate_argnums([0])
+            .lower((on(&[6, 64, 64], P![None, None, "model"], &mesh), on(&[32, 64], P!["data"], &mesh)))
+    };
     let compiled = lowered()?.compile()?;
     let (memory, collectives) = (compiled.memory_analysis()?, compiled.collectives()?);
+    // The plan reads the same program from its text, so that every sum must equal the compiler's.
     let report = Plan::from_lowered(lowered()?)?.holds(Holder::Parameters, "[0]").report(&target)?;
     let total = memory.arguments + memory.outputs - memory.aliased + memory.temporaries + memory.generated_code;
     assert_eq!(report.memory.total(), total as f64);
@@ -133,9 +143,12 @@ fn targets_are_parsed_or_rejected() -> Result<()> {
 fn a_device_that_a_file_describes() -> Result<()> {
     let file = std::env::temp_dir().join(format!("shardax-plan-device-{}.json", std::process::id()));
     let name = format!("{}:2x4", file.display());
-    let write = |text: &str| std::fs::write(&file, text).expect("it is written");
+    fn write(text: &str, file: &std::path::Path) {
+        std::fs::write(file, text).expect("it is written")
+    }
     write(
         r#"{"name": "big", "memory": 192e9, "flops": 1e15, "memory_bandwidth": 5e12, "switch": 4e11, "outside": 5e10, "source": "a guess"}"#,
+        &file,
     );
     let target = target(&name)?;
     target.prepare()?;
@@ -145,11 +158,12 @@ fn a_device_that_a_file_describes() -> Result<()> {
     assert_eq!(report.roofline.map(|r| r.compute), Some(report.matmul_flops_per_device / 1e15));
     assert!(report.traffic.iter().all(|t| t.link == Link::InfiniBand), "two hosts");
     for (text, wanted) in [
+        // Files that do not describe a device are errors that name the mistake.
         ("", "EOF"),
         (r#"{"name": "big", "switch": -1}"#, r#""switch" must be a number above 0, got -1"#),
         (r#"{"name": "big", "torus": 4}"#, "2 or 3 dimensions, got 4"),
     ] {
-        write(text);
+        write(text, &file);
         let error = Target::new(&name).expect_err(text).to_string();
         assert!(error.contains(wanted) && error.contains("does not describe a device"), "{error}");
     }
@@ -174,7 +188,9 @@ fn a_search_leaves_out_axes_that_split_nothing() -> Result<()> {
 // All meshes of eight devices, estimated and compiled.
 #[test]
 fn estimates_are_close_to_the_compiler() -> Result<()> {
-    let options = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+    fn options(pairs: &[(&str, &str)]) -> std::collections::BTreeMap<String, String> {
+        pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect()
+    }
     // The tolerances of memory and traffic. A decoder compiles slowly, so only a few meshes are compared.
     for (name, options, batch, compile, memory, sent) in [
         ("mlp", options(&[("features", "256"), ("hidden", "512")]), 64, 10, 0.3, 0.1),
@@ -187,7 +203,9 @@ fn estimates_are_close_to_the_compiler() -> Result<()> {
         assert_eq!(result.compiled.len(), (compile + compile.div_ceil(2)).min(result.tried), "{result}");
         for c in &result.compiled {
             let compiled: f64 = c.report.traffic.iter().map(|t| t.sent).sum();
-            let relative_error = |theory: f64, compiled: f64| (theory / compiled - 1.0).abs();
+            fn relative_error(theory: f64, compiled: f64) -> f64 {
+                (theory / compiled - 1.0).abs()
+            }
             let comparison =
                 || format!("{name} {}: {} estimated, {} sent, and\n{}", c.options(), c.memory, c.sent, c.report);
             assert!(relative_error(c.memory, c.report.memory.total()) < memory, "memory of {}", comparison());
@@ -200,10 +218,12 @@ fn estimates_are_close_to_the_compiler() -> Result<()> {
 #[test]
 fn failures_of_a_search_are_reported() -> Result<()> {
     let setup = Setup { micro_batch: Some(16), ..Setup::new(target("h100:8")?.by_cpu()) };
-    let fails = |setup: &Setup| match (setup.axis("data"), setup.axis("model")) {
-        (4, 2) => Err(shardax::Error::new(shardax::ErrorKind::Value, "four by two is not a mesh of mine")),
-        _ => models::mlp(setup),
-    };
+    fn fails(setup: &Setup) -> Result<Plan> {
+        match (setup.axis("data"), setup.axis("model")) {
+            (4, 2) => Err(shardax::Error::new(shardax::ErrorKind::Value, "four by two is not a mesh of mine")),
+            _ => models::mlp(setup),
+        }
+    }
     let result = Search { compile: 1, remats: vec![Remat::None], ..Search::default() }.run(&fails, &setup)?;
     let text = result.to_string();
     let expected =
@@ -223,7 +243,9 @@ fn a_search_compiles_the_best_and_prints_the_rules() -> Result<()> {
     // smallest are compiled.
     assert_eq!((result.tried, result.too_large, result.compiled.len()), (10, 0, 3), "{result}");
     assert!(result.compiled[0].on_frontier && result.idle == ["expert"]);
-    let step = |c: &Candidate| c.report.roofline.as_ref().map(|r| r.step);
+    fn step(c: &Candidate) -> Option<f64> {
+        c.report.roofline.as_ref().map(|r| r.step)
+    }
     assert!(result.compiled.is_sorted_by(|a, b| step(a) <= step(b)));
     let text = result.to_string();
     assert!(text.contains("let rules = Rules::new(&mesh, [(\"batch\", ") && text.contains("(\"out\""), "{text}");
@@ -243,7 +265,9 @@ fn a_search_compiles_the_best_and_prints_the_rules() -> Result<()> {
 #[test]
 fn prompts_of_published_decoders_hold_their_weights() -> Result<()> {
     // Weights that all layers have: the table of tokens, the last layer and norms are left out.
-    let experts = |count: usize, hidden: usize, features: usize| 3 * count * hidden * features;
+    fn experts(count: usize, hidden: usize, features: usize) -> usize {
+        3 * count * hidden * features
+    }
     for (name, layers, experts) in
         [("gpt-oss-20b", 1, experts(32, 2880, 2880)), ("deepseek-v3", 4, experts(256, 2048, 7168))]
     {

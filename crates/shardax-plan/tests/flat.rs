@@ -7,9 +7,11 @@ use shardax_plan::{Setup, Target, models};
 
 #[test]
 fn plan_lower_8_and_1024() -> Result<()> {
-    let target = |n: usize| Target::new(&format!("cpu:{n}"));
+    fn target(n: usize) -> Result<Target> {
+        Target::new(&format!("cpu:{n}"))
+    }
     target(1024)?.prepare()?;
-    let lower = |n: usize| -> Result<Duration> {
+    fn lower(n: usize) -> Result<Duration> {
         let axes = vec![("data".into(), n / 8), ("fsdp".into(), 4), ("model".into(), 2)];
         let setup = Setup { axes, ..Setup::new(target(n)?) };
         let begun = Instant::now();
@@ -17,10 +19,12 @@ fn plan_lower_8_and_1024() -> Result<()> {
         let elapsed = begun.elapsed();
         assert!(plan.flops().matmuls > 0.0);
         Ok(elapsed)
-    };
+    }
     // Alternating, so that other load affects both; the minimum of many runs is the time without other load.
     let (mut few, mut many) = (Duration::MAX, Duration::MAX);
-    let close = |few: Duration, many: Duration| many < few.mul_f64(1.2) + Duration::from_millis(10);
+    fn close(few: Duration, many: Duration) -> bool {
+        many < few.mul_f64(1.2) + Duration::from_millis(10)
+    }
     for round in 0..20 {
         few = few.min(lower(8)?);
         many = many.min(lower(1024)?);

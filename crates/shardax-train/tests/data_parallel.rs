@@ -142,8 +142,10 @@ fn what_mixed_precision_sends() -> Result<()> {
     setup();
     fn sent(forward: DType, sync: DType) -> Result<(usize, String)> {
         let step = pmap(move |w: Array, x: Array| -> Result<Array> {
-            let loss = |w: Array| x.astype(forward).matmul(w.astype(forward)).astype(DType::F32).square().mean(..);
-            let gradient = grad(loss).call(&w)?;
+            fn loss(w: Array, x: &Array, forward: DType) -> Array {
+                x.astype(forward).matmul(w.astype(forward)).astype(DType::F32).square().mean(..)
+            }
+            let gradient = grad(|w: Array| loss(w, &x, forward)).call(&w)?;
             Ok(w - pmean(gradient.astype(sync), "batch").astype(DType::F32) * 0.1)
         });
         let types = (shape_dtype_struct([64, 32], DType::F32), shape_dtype_struct([DEVICES, 4, 64], DType::F32));

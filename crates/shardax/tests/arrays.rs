@@ -36,17 +36,19 @@ fn indexing_keeps_what_it_can() -> Result<()> {
     setup();
     let mesh = make_mesh([("x", 8)])?.auto();
     let x = arange(0..8 * 8 * 4).reshape([8, 8, 4]);
-    let place = |spec| device_put(&x, &NamedSharding::new(&mesh, spec));
+    fn place(spec: PartitionSpec, x: &Array, mesh: &Mesh) -> Result<Array> {
+        device_put(x, &NamedSharding::new(mesh, spec))
+    }
     let first = ints(&x)[..32].to_vec();
 
-    let replicated = place(P![])?.get(0);
+    let replicated = place(P![], &x, &mesh)?.get(0);
     assert_eq!((replicated.shape(), ints(&replicated)), (&[8, 4][..], first.clone()));
     assert_eq!(spec(&replicated)?, P![]);
 
-    let inner = place(P![None, "x", None])?.get(0);
+    let inner = place(P![None, "x", None], &x, &mesh)?.get(0);
     assert_eq!((spec(&inner)?, ints(&inner)), (P!["x"], first.clone()));
 
-    let leading = place(P!["x", None, None])?.get(0);
+    let leading = place(P!["x", None, None], &x, &mesh)?.get(0);
     assert_eq!((spec(&leading)?, ints(&leading)), (P![], first));
     assert!(leading.committed());
     Ok(())

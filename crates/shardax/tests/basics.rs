@@ -440,7 +440,9 @@ fn prefixes_of_structs() -> Result<()> {
         name: String,
         b: Array,
     }
-    let params = || Params { w: array(2.0f32), rate: 0.5, name: "layer".to_owned(), b: array([0.0f32, 1.0]) };
+    fn params() -> Params {
+        Params { w: array(2.0f32), rate: 0.5, name: "layer".to_owned(), b: array([0.0f32, 1.0]) }
+    }
     fn f(p: Params, x: Array) -> Array {
         x * p.w * p.rate + p.b
     }

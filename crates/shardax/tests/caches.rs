@@ -120,15 +120,17 @@ fn misses_are_explained() -> Result<()> {
     call(vec![two], 1)?;
     config::set_explain_cache_misses(false);
     call(vec![ones(99)], 1)?;
-    let assert_report = |i: usize, part: &str| assert!(reports[i].contains(part), "{i}: {}", reports[i]);
-    assert_report(0, "TRACING CACHE MISS at ");
-    assert_report(0, "caches.rs:");
-    assert_report(0, "never seen function:\n    scaled");
-    assert_report(1, "different input types:\n  * at argument[0][0], now float32[3] and before float32[2]");
-    assert_report(2, "now int32[3] and before float32");
-    assert_report(3, "different input pytree");
-    assert_report(4, "different plain numbers:\n  * at argument[1], now 5 and before 1");
-    assert_report(6, "different input shardings:\n  * at argument[0][0], now NamedSharding(");
+    fn assert_report(i: usize, part: &str, reports: &[String]) {
+        assert!(reports[i].contains(part), "{i}: {}", reports[i])
+    }
+    assert_report(0, "TRACING CACHE MISS at ", &reports);
+    assert_report(0, "caches.rs:", &reports);
+    assert_report(0, "never seen function:\n    scaled", &reports);
+    assert_report(1, "different input types:\n  * at argument[0][0], now float32[3] and before float32[2]", &reports);
+    assert_report(2, "now int32[3] and before float32", &reports);
+    assert_report(3, "different input pytree", &reports);
+    assert_report(4, "different plain numbers:\n  * at argument[1], now 5 and before 1", &reports);
+    assert_report(6, "different input shardings:\n  * at argument[0][0], now NamedSharding(", &reports);
     assert!(reports[7].is_empty() && reports[8].is_empty(), "{reports:?}");
     Ok(())
 }
@@ -263,9 +265,11 @@ fn the_programs_not_used_for_longest_make_room() -> Result<()> {
 fn a_gradient_outside_of_jit_is_traced_once() -> Result<()> {
     let _one = start();
     let x = array([1.0f32, 2.0, 3.0]);
-    let plain = || grad(|x: Array| (&x * &x * 1.5).sum(..)).call(&x);
-    assert_eq!(count(plain).1.traces, 1);
-    let (result, counts) = count(plain);
+    fn plain(x: &Array) -> Result<Array> {
+        grad(|x: Array| (&x * &x * 1.5).sum(..)).call(x)
+    }
+    assert_eq!(count(|| plain(&x)).1.traces, 1);
+    let (result, counts) = count(|| plain(&x));
     assert_eq!((result?.to_vec::<f32>()?, counts), (vec![3.0, 6.0, 9.0], Counts::default()));
 
     // One that reads a value is what it is for that value.
@@ -276,12 +280,12 @@ fn a_gradient_outside_of_jit_is_traced_once() -> Result<()> {
     }
 
     // One that captures is what it captured; the program is found again.
-    let captured = |by: f32| {
+    fn captured(by: f32, x: &Array) -> Result<Array> {
         let by = array(by);
-        grad(move |x: Array| (x * &by).sum(..)).call(&x)
-    };
-    assert_eq!(captured(2.0)?.to_vec::<f32>()?, [2.0; 3]);
-    let (result, counts) = count(|| captured(5.0));
+        grad(move |x: Array| (x * &by).sum(..)).call(x)
+    }
+    assert_eq!(captured(2.0, &x)?.to_vec::<f32>()?, [2.0; 3]);
+    let (result, counts) = count(|| captured(5.0, &x));
     assert_eq!((result?.to_vec::<f32>()?, counts.traces, counts.compilations), (vec![5.0; 3], 1, 0));
     Ok(())
 }
@@ -298,7 +302,9 @@ fn once(name: &str, call: &dyn Fn(f32) -> Result<Vec<f32>>, want: &dyn Fn(f32) -
 fn transformations_outside_of_jit_are_traced_once() -> Result<()> {
     let _one = start();
     let mesh = make_mesh([("x", 8)])?;
-    let x = |v: f32| Array::from_vec(vec![v; 8], &[8]);
+    fn x(v: f32) -> Result<Array> {
+        Array::from_vec(vec![v; 8], &[8])
+    }
     once("vmap", &|v| vmap(|x: Array| x * 3 + 0.125).call(x(v)?)?.to_vec(), &|v| vec![v * 3.0 + 0.125; 8])?;
     once("jvp", &|v| jvp(|x: Array| &x * &x * 1.25, x(v)?, x(1.0)?)?.1.to_vec(), &|v| vec![2.5 * v; 8])?;
     once(
@@ -306,33 +312,45 @@ fn transformations_outside_of_jit_are_traced_once() -> Result<()> {
         &|v| shard_map(|x: Array| psum(x * 0.5, "x"), &mesh).in_specs(P!["x"]).out_specs(P![]).call(x(v)?)?.to_vec(),
         &|v| vec![v * 4.0],
     )?;
-    let vjp_of = |v: f32| -> Result<Vec<f32>> {
+    fn vjp_of(v: f32) -> Result<Vec<f32>> {
         let (y, back) = vjp(|x: Array| &x * &x * 0.75, x(v)?)?;
         let mut values = back.call(&y)?.0.to_vec::<f32>()?;
         values.push(back.call(x(1.0)?)?.0.to_vec::<f32>()?[0]);
         Ok(values)
-    };
+    }
     once("vjp", &vjp_of, &|v| [vec![1.125 * v * v * v; 8], vec![1.5 * v]].concat())?;
-    let linear = |v: f32| linearize(|x: Array| &x * &x * 0.5, x(v)?)?.1.call(x(3.0)?)?.to_vec();
+    fn linear(v: f32) -> Result<Vec<f32>> {
+        linearize(|x: Array| &x * &x * 0.5, x(v)?)?.1.call(x(3.0)?)?.to_vec()
+    }
     once("linearize", &linear, &|v| vec![3.0 * v; 8])?;
-    let aux = |v: f32| -> Result<Vec<f32>> {
+    fn aux(v: f32) -> Result<Vec<f32>> {
         let (_, back, aux) = shardax::vjp_has_aux(|x: Array| (&x * &x, x.sum(..)), x(v)?)?;
         Ok([back.call(x(1.0)?)?.0.to_vec::<f32>()?, aux.to_vec()?].concat())
-    };
+    }
     once("vjp_has_aux", &aux, &|v| [vec![2.0 * v; 8], vec![8.0 * v]].concat())?;
     // Transformations of transformations, and Jacobians.
-    let slopes = |v: f32| vmap(grad(|x: Array| &x * &x * &x)).call(x(v)?)?.to_vec();
+    fn slopes(v: f32) -> Result<Vec<f32>> {
+        vmap(grad(|x: Array| &x * &x * &x)).call(x(v)?)?.to_vec()
+    }
     once("vmap of grad", &slopes, &|v| vec![3.0 * v * v; 8])?;
-    let jit_inside = |v: f32| grad(jit(|x: Array| (&x * &x).sum(..))).call(x(v)?)?.to_vec();
+    fn jit_inside(v: f32) -> Result<Vec<f32>> {
+        grad(jit(|x: Array| (&x * &x).sum(..))).call(x(v)?)?.to_vec()
+    }
     once("grad of jit", &jit_inside, &|v| vec![2.0 * v; 8])?;
-    let rows = |v: f32| shardax::jacrev(|x: Array| x.sum(..).square()).call(x(v)?)?.to_vec();
+    fn rows(v: f32) -> Result<Vec<f32>> {
+        shardax::jacrev(|x: Array| x.sum(..).square()).call(x(v)?)?.to_vec()
+    }
     once("jacrev", &rows, &|v| vec![16.0 * v; 8])?;
 
     // Other options are another function.
-    let by = |axis: i32| vmap(|x: Array| x.sum(..)).in_axes(axis).call(ones([2, 3]));
+    fn by(axis: i32) -> Result<Array> {
+        vmap(|x: Array| x.sum(..)).in_axes(axis).call(ones([2, 3]))
+    }
     assert_eq!((by(0)?.shape(), by(1)?.shape(), by(0)?.shape()), (&[2][..], &[3][..], &[2][..]));
     // One that reads a value is what it is for that value.
-    let reads = |x: Array| -> Result<Array> { Ok(if x.item::<f32>()? > 0.0 { x * 1 } else { x * -1 }) };
+    fn reads(x: Array) -> Result<Array> {
+        Ok(if x.item::<f32>()? > 0.0 { x * 1 } else { x * -1 })
+    }
     for v in [3.0f32, -3.0, 3.0] {
         assert_eq!(jvp(reads, v, 1.0f32)?.1.item::<f32>()?, v.signum());
         assert_eq!(vjp(reads, v)?.1.call(1.0f32)?.0.item::<f32>()?, v.signum());
@@ -422,29 +440,31 @@ fn other_devices_need_no_new_trace() -> Result<()> {
     let _one = start();
     let (devices, scale) = (devices()?, array(1.5f32));
     let f = jit(move |x: Array| (x * &scale).sum(..));
-    let on = |i: usize| device_put(&ones(6), &devices[i]);
+    fn on(i: usize, devices: &[Device]) -> Result<Array> {
+        device_put(&ones(6), &devices[i])
+    }
     let first = Counts { traces: 1, lowerings: 1, compilations: 1 };
-    assert_eq!(count(|| f.call(on(1)?)).1, first);
+    assert_eq!(count(|| f.call(on(1, &devices)?)).1, first);
     for i in 2..5 {
-        let (result, counts) = count(|| f.call(on(i)?));
+        let (result, counts) = count(|| f.call(on(i, &devices)?));
         let result = result?;
         assert_eq!((result.item::<f32>()?, result.devices()?[0].id()), (9.0, i));
         assert_eq!(counts, Counts { traces: 0, lowerings: 0, ..first }, "device {i}");
     }
     // Sharded over the half of the devices, then over the others.
-    let half = |range: std::ops::Range<usize>| -> Result<Array> {
+    fn half(range: std::ops::Range<usize>, devices: &[Device]) -> Result<Array> {
         let mesh = Mesh::new(devices[range].to_vec(), [("x", 4)])?;
         device_put(&ones(8), &NamedSharding::new(&mesh, P!["x"]))
-    };
-    assert_eq!(count(|| f.call(half(0..4)?)).1.traces, 1);
-    let (result, counts) = count(|| f.call(half(4..8)?));
+    }
+    assert_eq!(count(|| f.call(half(0..4, &devices)?)).1.traces, 1);
+    let (result, counts) = count(|| f.call(half(4..8, &devices)?));
     assert_eq!((result?.item::<f32>()?, counts.traces), (12.0, 0));
     // What asks where its arguments lie is traced for each place; so is a new type.
     let abstract_mesh = AbstractMesh::new([("x", 4)]);
     let summed = shard_map(|x: Array| psum(x.sum(..), "x"), &abstract_mesh).in_specs(P!["x"]).out_specs(P![]);
     let g = jit(summed);
     for range in [0..4, 4..8] {
-        let (result, counts) = count(|| g.call(half(range)?));
+        let (result, counts) = count(|| g.call(half(range, &devices)?));
         assert_eq!((result?.item::<f32>()?, counts.traces), (8.0, 1));
     }
     assert_eq!(count(|| f.call(ones(7))).1.traces, 1);
@@ -457,7 +477,7 @@ fn threads_that_ask_for_one_program_compile_it_once() -> Result<()> {
     let compiled = std::sync::atomic::AtomicU64::new(0);
     let barrier = std::sync::Barrier::new(8);
     std::thread::scope(|threads| {
-        let run = || -> Result<f32> {
+        fn run(barrier: &std::sync::Barrier, compiled: &std::sync::atomic::AtomicU64) -> Result<f32> {
             // Each has a function of its own; their programs are equal.
             let power = 7;
             barrier.wait();
@@ -466,8 +486,8 @@ fn threads_that_ask_for_one_program_compile_it_once() -> Result<()> {
             barrier.wait();
             compiled.fetch_add(counts.compilations, std::sync::atomic::Ordering::Relaxed);
             result?.item()
-        };
-        let handles: Vec<_> = (0..8).map(|_| threads.spawn(run)).collect();
+        }
+        let handles: Vec<_> = (0..8).map(|_| threads.spawn(|| run(&barrier, &compiled))).collect();
         handles.into_iter().for_each(|thread| assert_eq!(thread.join().expect("no panic").expect("a sum"), 3.0));
     });
     // Beside it there are the constants of the arguments, which come from the host.

@@ -66,7 +66,9 @@ fn every_way_to_pool_agrees() -> Result<()> {
         }
     }
     assert_eq!(expected, sum);
-    let push = |x: Array, t: Array| jvp(|x: Array| min_pool(x, [9, 9], [1, 1]), x, t).map(|(_, t)| t);
+    fn push(x: Array, t: Array) -> Result<Array> {
+        jvp(|x: Array| min_pool(x, [9, 9], [1, 1]), x, t).map(|(_, t)| t)
+    }
     let t = numbers(&[1, 12, 12, 1], 6);
     let forward = (push(x.clone(), t.clone())? * &weights).sum(..).item::<f32>()?;
     let backward: f32 = expected.iter().zip(t.to_vec::<f32>()?).map(|(a, b)| a * b).sum();
@@ -143,16 +145,17 @@ fn convolutions_with_negative_padding() -> Result<()> {
     let (x, k) = (numbers(&[2, 3, 9, 8], 5), numbers(&[20, 3, 3, 2], 6));
     for (stride, pad) in [(1, (-2, 0)), (2, (-1, 2)), (2, (2, -1)), (3, (-1, 3))] {
         for (lhs_dilation, rhs_dilation) in [(1, 1), (2, 1), (1, 2)] {
-            let options = |lhs_dilation: usize| {
+            fn options(lhs_dilation: usize, rhs_dilation: usize) -> ConvOptions {
                 ConvOptions::new().lhs_dilation([lhs_dilation; 2]).rhs_dilation([rhs_dilation; 2])
+            }
+            let padded_by_conv = |x: Array, k: Array| {
+                lax::conv_general_dilated(x, k, [stride; 2], [pad; 2], options(lhs_dilation, rhs_dilation))
             };
-            let padded_by_conv =
-                |x: Array, k: Array| lax::conv_general_dilated(x, k, [stride; 2], [pad; 2], options(lhs_dilation));
             // The same padding before the convolution, where it only cuts or adds elements.
             let padded_before = |x: Array, k: Array| {
                 let spatial = (pad.0, pad.1, lhs_dilation as i64 - 1);
                 let x = lax::pad(&x, &0.0f32.into(), &[(0, 0, 0), (0, 0, 0), spatial, spatial]);
-                lax::conv_general_dilated(x, k, [stride; 2], [(0, 0); 2], options(1))
+                lax::conv_general_dilated(x, k, [stride; 2], [(0, 0); 2], options(1, rhs_dilation))
             };
             let place = format!("stride {stride}, padding {pad:?}, dilations {lhs_dilation} and {rhs_dilation}");
             let (a, b) = (jit(padded_by_conv).call((&x, &k))?, jit(padded_before).call((&x, &k))?);
@@ -174,8 +177,12 @@ fn convolutions_with_negative_padding() -> Result<()> {
 #[test]
 fn depthwise_convolutions_agree() -> Result<()> {
     layouts_agree(5, 5, 5)?;
-    let options = || ConvOptions::new().channels_last(1).feature_group_count(4);
-    let conv = |x: Array, k: Array| lax::conv_general_dilated(&x, &k, [1], Padding::Same, options());
+    fn options() -> ConvOptions {
+        ConvOptions::new().channels_last(1).feature_group_count(4)
+    }
+    fn conv(x: Array, k: Array) -> Array {
+        lax::conv_general_dilated(&x, &k, [1], Padding::Same, options())
+    }
     let lowered = jit(conv).lower((ones([2, 9, 4]), ones([3, 1, 4])))?;
     assert!(!lowered.as_text().contains("stablehlo.convolution"));
     Ok(())
@@ -187,21 +194,23 @@ fn derivatives_nest() -> Result<()> {
     setup();
     let x = numbers(&[1, 6, 6, 2], 7);
     let kernel = numbers(&[3, 3, 2, 2], 8);
-    let f = |x: &Array| {
-        let y = shardax::nn::conv(x, &kernel, [1, 1], Padding::Same);
+    fn f(x: &Array, kernel: &Array) -> Array {
+        let y = shardax::nn::conv(x, kernel, [1, 1], Padding::Same);
         max_pool(&y * &y, [2, 2], [2, 2]).sum(..)
-    };
+    }
     // Where the choice of the maxima does not change f is quadratic: its gradient is linear in x.
-    let slope = |x: Array| grad(|x: Array| f(&x)).call(x);
-    let (g, dg) = jvp(slope, &x, &x)?;
+    fn slope(x: Array, kernel: &Array) -> Result<Array> {
+        grad(|x: Array| f(&x, kernel)).call(x)
+    }
+    let (g, dg) = jvp(|x: Array| slope(x, &kernel), &x, &x)?;
     assert!(allclose(&dg, &g, 1e-5, 1e-4)?);
 
     let xs = stack(&[x.clone(), &x + 1, &x * 2], 0);
-    let batched = vmap(slope).call(&xs)?;
+    let batched = vmap(|x: Array| slope(x, &kernel)).call(&xs)?;
     for i in 0..3usize {
         let image = part(&xs, &[i, 0, 0, 0, 0], &[i + 1, 1, 6, 6, 2]).squeeze(0);
         let row = part(&batched, &[i, 0, 0, 0, 0], &[i + 1, 1, 6, 6, 2]).squeeze(0);
-        assert!(allclose(slope(image)?, row, 1e-5, 1e-4)?);
+        assert!(allclose(slope(image, &kernel)?, row, 1e-5, 1e-4)?);
     }
     Ok(())
 }
@@ -222,7 +231,9 @@ fn message(x: Array) -> String {
 fn errors_name_operands_and_the_fix() {
     setup();
     let x = ones([2, 8, 8, 3]);
-    let nhwc = || ConvOptions::new().dimension_numbers("NHWC", "HWIO", "NHWC");
+    fn nhwc() -> ConvOptions {
+        ConvOptions::new().dimension_numbers("NHWC", "HWIO", "NHWC")
+    }
     let conv =
         |kernel: Array, options: ConvOptions| lax::conv_general_dilated(&x, kernel, [1, 1], Padding::Same, options);
 

@@ -111,17 +111,19 @@ fn damaged_and_swapped_files_are_not_run() -> std::io::Result<()> {
     let cache = folder.0.join("cache");
     run(&cache);
     let (names, good) = (files(&cache), contents(&cache));
-    let write = |bytes: &[Vec<u8>]| names.iter().zip(bytes).try_for_each(|(name, bytes)| fs::write(name, bytes));
+    fn write(bytes: &[Vec<u8>], names: &[PathBuf]) -> std::result::Result<(), std::io::Error> {
+        names.iter().zip(bytes).try_for_each(|(name, bytes)| fs::write(name, bytes))
+    }
 
     // Each under the name of another.
     let mut swapped = good.clone();
     swapped.rotate_left(1);
-    write(&swapped)?;
+    write(&swapped, &names)?;
     assert_eq!(run(&cache), names.len());
     assert_eq!(run(&cache), 0, "they were written again");
 
     // In each one bit: at the start, where key and digest are, and anywhere; or cut, or longer.
-    let change = |round: usize, bytes: &[u8]| {
+    fn change(round: usize, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         match round {
             0 => bytes.truncate(bytes.len() - 7),
@@ -133,9 +135,9 @@ fn damaged_and_swapped_files_are_not_run() -> std::io::Result<()> {
             }
         }
         bytes
-    };
+    }
     for round in 0..8 {
-        write(&good.iter().map(|bytes| change(round, bytes)).collect::<Vec<_>>())?;
+        write(&good.iter().map(|bytes| change(round, bytes)).collect::<Vec<_>>(), &names)?;
         assert_eq!(run(&cache), names.len(), "round {round}");
         assert_eq!(files(&cache), names);
     }
@@ -215,9 +217,11 @@ fn a_full_disk_costs_a_line() -> std::io::Result<()> {
 fn processes_share_a_folder_that_does_not_grow_beyond_its_size() -> std::io::Result<()> {
     let folder = Folder::new();
     let cache = folder.0.join("cache");
-    let start = |size: u64| child::start(command(&cache).env("SHARDAX_COMPILATION_CACHE_MAX_SIZE", size.to_string()));
+    fn start(size: u64, cache: &std::path::Path) -> std::process::Child {
+        child::start(command(cache).env("SHARDAX_COMPILATION_CACHE_MAX_SIZE", size.to_string()))
+    }
     let size = || contents(&cache).iter().map(|bytes| bytes.len() as u64).sum::<u64>();
-    let children: Vec<_> = (0..4).map(|_| start(512 << 20)).collect();
+    let children: Vec<_> = (0..4).map(|_| start(512 << 20, &cache)).collect();
     for child in children {
         let ended = child::wait(child);
         assert!(ended.status.success() && complaints(&ended) == 0, "{}", ended.err);
@@ -228,7 +232,7 @@ fn processes_share_a_folder_that_does_not_grow_beyond_its_size() -> std::io::Res
     // The folder is not read again by a process that starts within a minute of another's check.
     fs::write(cache.join("last-check"), (full_size / 2).to_string())?;
     fs::remove_file(&files(&cache)[1])?;
-    let ended = child::wait(start(full_size / 2));
+    let ended = child::wait(start(full_size / 2, &cache));
     assert!(ended.status.success() && size() == full_size, "{} of {full_size} bytes, {}", size(), ended.err);
     fs::remove_file(cache.join("last-check"))?;
 
@@ -237,7 +241,7 @@ fn processes_share_a_folder_that_does_not_grow_beyond_its_size() -> std::io::Res
     let oldest = files(&cache)[0].clone();
     fs::File::options().write(true).open(&oldest)?.set_modified(std::time::UNIX_EPOCH)?;
     fs::remove_file(&files(&cache)[1])?;
-    let children: Vec<_> = (0..4).map(|_| start(full_size / 2)).collect();
+    let children: Vec<_> = (0..4).map(|_| start(full_size / 2, &cache)).collect();
     for child in children {
         let ended = child::wait(child);
         assert!(ended.status.success() && complaints(&ended) == 0, "{}", ended.err);

@@ -108,7 +108,9 @@ fn sparse_arrays_in_transformations() -> Result<()> {
 fn equations_that_do_not_fit() -> Result<()> {
     setup();
     let times = array([0.0f32, 1.0]);
-    let still = |y: Array, _t: Array, ()| y * 0;
+    fn still(y: Array, _t: Array, (): ()) -> Array {
+        y * 0
+    }
     rejected(odeint(still, ones(2), array([0, 1]), ()), "t must be an array of floats, but got int32[2]");
     rejected(odeint(still, ones(2), array(1.0f32), ()), "vector of ascending times");
     rejected(odeint(still, ones(2), zeros([0]), ()), "vector of ascending times");

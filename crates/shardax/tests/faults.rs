@@ -26,10 +26,10 @@ fn multiplies() -> Result<()> {
 fn a_precaution_that_the_plugin_does_not_know_is_warned_of() {
     let folder = child::Folder::new();
     let Some(plugin) = child::faulty_plugin(&folder.0) else { return };
-    let warnings = |option: &str| {
+    fn warnings(option: &str, plugin: &[(&str, std::path::PathBuf)]) -> Vec<String> {
         // Only a compilation warns, and a program that is found on disk is not compiled.
         let mut command = child::command("multiplies");
-        command.envs(plugin.clone()).env("FAULTY_OPTION", option).env("SHARDAX_COMPILATION_CACHE_DIR", "");
+        command.envs(plugin.to_vec()).env("FAULTY_OPTION", option).env("SHARDAX_COMPILATION_CACHE_DIR", "");
         let ended = child::run(&mut command);
         ended
             .err
@@ -37,18 +37,18 @@ fn a_precaution_that_the_plugin_does_not_know_is_warned_of() {
             .filter(|line| line.contains("does not know the option"))
             .map(str::to_owned)
             .collect::<Vec<_>>()
-    };
-    let messages = warnings("xla_cpu_use_xnnpack");
+    }
+    let messages = warnings("xla_cpu_use_xnnpack", &plugin);
     assert_eq!(messages.len(), 1, "{messages:?}");
     assert!(
         messages[0].contains("matrix products may use the old contents of an array that was changed"),
         "{messages:?}"
     );
-    let messages = warnings("xla_cpu_enable_fast_min_max");
+    let messages = warnings("xla_cpu_enable_fast_min_max", &plugin);
     assert!(messages.len() == 1 && messages[0].contains("may drop a NaN"), "{messages:?}");
     // What only costs time is left out without a word.
     for option in ["xla_cpu_experimental_ynn_fusion_type", "xla_cpu_use_fusion_emitters", "no_such_option"] {
-        assert_eq!(warnings(option), [""; 0], "{option}");
+        assert_eq!(warnings(option, &plugin), [""; 0], "{option}");
     }
 }
 
@@ -65,10 +65,12 @@ fn fails_and_recovers() -> Result<()> {
     let old = devices()?;
     let mesh = make_mesh([("i", 8)])?;
     let placed = device_put(&x, &NamedSharding::new(&mesh, P!["i"]))?;
-    let close = |y: Array| y.item::<f32>().map(|y| assert!((y / sum - 1.0).abs() < 1e-5, "{y}"));
+    fn close(y: Array, sum: f32) -> Result<()> {
+        y.item::<f32>().map(|y| assert!((y / sum - 1.0).abs() < 1e-5, "{y}"))
+    }
     let placed_sum = jit(|x: Array| x.sum(..));
-    close(placed_sum.call(&placed)?)?;
-    close(total.call(&placed)?)?;
+    close(placed_sum.call(&placed)?, sum)?;
+    close(total.call(&placed)?, sum)?;
 
     for round in 0..2 {
         // By hand: whether the fault ends the process later, as a collective that waits for ever would.
@@ -91,9 +93,9 @@ fn fails_and_recovers() -> Result<()> {
         assert_eq!(placed.to_vec::<f32>()?, x.to_vec::<f32>()?, "round {round}");
         assert_ne!(devices()?, old);
         let fresh = device_put(&placed, &NamedSharding::new(&make_mesh([("i", 8)])?, P!["i"]))?;
-        close(total.call(&fresh)?)?;
-        close(placed_sum.call(&fresh)?)?;
-        close(total.call(arange(0..8 * 4096).reshape([8, 4096]).astype(DType::F32))?)?;
+        close(total.call(&fresh)?, sum)?;
+        close(placed_sum.call(&fresh)?, sum)?;
+        close(total.call(arange(0..8 * 4096).reshape([8, 4096]).astype(DType::F32))?, sum)?;
         let doubled = jit(|x: Array| x * 2).call(ones([8, 4096]))?;
         assert_eq!(doubled.sum(..).item::<f32>()?, 2.0 * 8.0 * 4096.0);
     }
@@ -113,12 +115,12 @@ struct Computes(Sender<Result<Vec<f32>>>);
 
 impl Drop for Computes {
     fn drop(&mut self) {
-        let compute = || {
+        fn compute() -> Result<Vec<f32>> {
             let x = jit(|x: Array| vmap(|x: Array| x * 2).call(x)).call(ones(3) + 1)?;
             let (_, gradient) = value_and_grad(|x: Array| x.square().sum(..)).call(&x)?;
             let total = pmap(|x: Array| psum(x, "i")).axis_name("i").call(ones([8, 1]))?;
             (gradient + total.get(0)).to_vec()
-        };
+        }
         self.0.send(compute()).expect("the test waits");
     }
 }

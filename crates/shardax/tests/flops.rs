@@ -87,13 +87,15 @@ fn flops_that_checkpoint_repeats_are_reported() -> Result<()> {
     }
     let loss = |again: bool| {
         move |w: Array, x: Array| -> Result<Array> {
-            let step = |x: Array, w: Array| -> Result<(Array, ())> {
+            fn step(x: Array, w: Array, again: bool) -> Result<(Array, ())> {
                 Ok((if again { checkpoint(layer).call((x, w))? } else { layer(x, w) }, ()))
-            };
-            Ok(scan(step, x, w)?.0.square().sum(..))
+            }
+            Ok(scan(|x: Array, w: Array| step(x, w, again), x, w)?.0.square().sum(..))
         }
     };
-    let args = || (float(&[5, 8, 8]), float(&[4, 8]));
+    fn args() -> (Array, Array) {
+        (float(&[5, 8, 8]), float(&[4, 8]))
+    }
     let once = 5.0 * 2.0 * 4.0 * 8.0 * 8.0;
     let with_policy = flops(grad(loss(false)), args())?;
     let recomputed = flops(grad(loss(true)), args())?;

@@ -112,9 +112,11 @@ fn every_family_of_reference_values_is_compared() {
     let tests = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let index = std::fs::read_to_string(tests.join("golden/index.txt")).expect("the index of cases");
     let names = index.lines().filter_map(|line| line.strip_prefix('[')?.strip_suffix(".safetensors]"));
-    let in_shardax_nn = |name: &str| tests.join(format!("../../shardax-nn/tests/families/{name}.rs")).exists();
+    fn in_shardax_nn(name: &str, tests: &std::path::Path) -> bool {
+        tests.join(format!("../../shardax-nn/tests/families/{name}.rs")).exists()
+    }
     let missing: Vec<&str> =
-        names.filter(|name| !FAMILIES.iter().any(|(known, _)| known == name) && !in_shardax_nn(name)).collect();
+        names.filter(|name| !FAMILIES.iter().any(|(known, _)| known == name) && !in_shardax_nn(name, &tests)).collect();
     assert!(
         missing.is_empty(),
         "write tests/golden_support/{{family}}.rs and name the family in `families!` of tests/golden.rs: {missing:?}"
@@ -131,11 +133,13 @@ fn operands_split_by_the_compiler() {
     setup();
     let every = std::env::var("SHARDAX_TEST_SPLIT_EVERY").ok().and_then(|n| n.parse().ok());
     let only = std::env::var("SHARDAX_TEST_SPLIT_FAMILY").ok();
-    let chosen = |name: &str| match &only {
-        Some(only) => only == name,
-        None => every.is_some() || QUICKLY_SPLIT.contains(&name),
-    };
-    let families: Vec<_> = FAMILIES.iter().copied().filter(|(name, _)| chosen(name)).collect();
+    fn chosen(name: &str, every: &Option<usize>, only: &Option<String>) -> bool {
+        match only {
+            Some(only) => only == name,
+            None => every.is_some() || QUICKLY_SPLIT.contains(&name),
+        }
+    }
+    let families: Vec<_> = FAMILIES.iter().copied().filter(|(name, _)| chosen(name, &every, &only)).collect();
     let every = every.unwrap_or(399);
     // What the compiler's partitioner is known to get wrong.
     let known_failures = golden_support::read::known(&golden_support::golden_dir().join("split_known.txt"));
@@ -149,11 +153,13 @@ fn operations_in_other_programs() {
     setup();
     let every = std::env::var("SHARDAX_TEST_WAYS_EVERY").ok().and_then(|n| n.parse().ok());
     let only = std::env::var("SHARDAX_TEST_WAYS_FAMILY").ok();
-    let chosen = |name: &str| match &only {
-        Some(only) => only == name,
-        None => every.is_some() || QUICKLY_SPLIT.contains(&name),
-    };
-    let families: Vec<_> = FAMILIES.iter().copied().filter(|(name, _)| chosen(name)).collect();
+    fn chosen(name: &str, every: &Option<usize>, only: &Option<String>) -> bool {
+        match only {
+            Some(only) => only == name,
+            None => every.is_some() || QUICKLY_SPLIT.contains(&name),
+        }
+    }
+    let families: Vec<_> = FAMILIES.iter().copied().filter(|(name, _)| chosen(name, &every, &only)).collect();
     golden_support::ways::check_ways(&families, every.unwrap_or(101), PENDING, &[]);
 }
 

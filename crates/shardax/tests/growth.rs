@@ -88,14 +88,18 @@ fn nested_cond(depth: usize, x: Array, y: Array) -> Result<(Array, Array)> {
 #[test]
 fn nested_conditionals_apply_each_rule_once() -> Result<()> {
     setup();
-    let args = || (shape_dtype_struct((), DType::F32), shape_dtype_struct((), DType::F32));
+    fn args() -> (Array, Array) {
+        (shape_dtype_struct((), DType::F32), shape_dtype_struct((), DType::F32))
+    }
     let f = |depth| move |x: Array, y: Array| nested_cond(depth, x, y);
     let first = |depth| move |x: Array, y: Array| -> Result<Array> { Ok(nested_cond(depth, x, y)?.0) };
     assert_linear("gradient", 6, |depth| rules(|| make_program(grad(first(depth)), args())))?;
     assert_linear("forward mode", 6, |depth| {
         rules(|| make_program(move |x: Array, y: Array| jvp(f(depth), (&x, &y), (ones(()), ones(()))), args()))
     })?;
-    let rows = || (shape_dtype_struct((), DType::Bool), shape_dtype_struct(4, DType::F32));
+    fn rows() -> (Array, Array) {
+        (shape_dtype_struct((), DType::Bool), shape_dtype_struct(4, DType::F32))
+    }
     assert_linear("batches", 6, |depth| {
         rules(|| {
             make_program(vmap(move |flag: Array, x: Array| nested_of_flag(depth, flag, x)).in_axes((None, 0)), rows())
@@ -134,8 +138,12 @@ fn nested_while(depth: usize, x: Array) -> Result<Array> {
 #[test]
 fn nested_loops_apply_each_rule_once_a_pass() -> Result<()> {
     setup();
-    let scalar = || shape_dtype_struct((), DType::F32);
-    let rows = || shape_dtype_struct(4, DType::F32);
+    fn scalar() -> Array {
+        shape_dtype_struct((), DType::F32)
+    }
+    fn rows() -> Array {
+        shape_dtype_struct(4, DType::F32)
+    }
     let tangent = |f: fn(usize, Array) -> Result<Array>, depth: usize| {
         make_program(move |x: Array| jvp(move |x: Array| f(depth, x), x, ones(())), scalar())
     };
@@ -179,8 +187,12 @@ fn jit_of(f: impl Fn(Array) -> Array + Send + Sync + 'static) -> Shared {
 #[test]
 fn nested_calls_are_written_once_a_function() -> Result<()> {
     setup();
-    let x = || shape_dtype_struct(4, DType::F32);
-    let bytes = |depth| -> Result<usize> { Ok(jit(nested_jit(depth)).lower(x())?.as_text().len()) };
+    fn x() -> Array {
+        shape_dtype_struct(4, DType::F32)
+    }
+    fn bytes(depth: usize) -> Result<usize> {
+        Ok(jit(nested_jit(depth)).lower(x())?.as_text().len())
+    }
     assert_linear("bytes of text", 12, bytes)?;
     assert_linear("rules", 12, |depth| rules(|| jit(nested_jit(depth)).lower(x())))?;
     let value = jit(nested_jit(4)).call(ones(4))?;
@@ -196,9 +208,11 @@ fn nested_calls_on_several_devices_are_written_once_a_function() -> Result<()> {
     for mesh in [make_mesh([("x", 8)])?, make_mesh([("x", 8)])?.auto()] {
         let x = device_put(&arange(0.0f32..16.0), NamedSharding::new(&mesh, P!["x"]))?;
         let _context = set_mesh(&mesh)?;
-        let lowered = |depth: usize| jit(nested_jit_of(Array::sin, depth + 8)).lower(&x);
-        assert_linear("bytes of text", 10, |n| Ok(lowered(n)?.as_text().len() - lowered(0)?.as_text().len()))?;
-        let compiled = lowered(0)?.compile()?;
+        fn lowered(depth: usize, x: &Array) -> Result<Lowered<(Array,), Array>> {
+            jit(nested_jit_of(Array::sin, depth + 8)).lower(x)
+        }
+        assert_linear("bytes of text", 10, |n| Ok(lowered(n, &x)?.as_text().len() - lowered(0, &x)?.as_text().len()))?;
+        let compiled = lowered(0, &x)?.compile()?;
         assert_eq!(compiled.collectives()?.iter().count(), 0, "{mesh}");
         let expected = jit(nested_jit_of(Array::sin, 8)).call(arange(0.0f32..16.0))?.to_vec::<f32>()?;
         assert_eq!(compiled.call(&x)?.to_vec::<f32>()?, expected);
@@ -211,8 +225,12 @@ fn nested_calls_on_several_devices_are_written_once_a_function() -> Result<()> {
 #[test]
 fn nested_calls_are_transformed_once_a_function() -> Result<()> {
     setup();
-    let x = || shape_dtype_struct(4, DType::F32);
-    let rows = || shape_dtype_struct([3, 4], DType::F32);
+    fn x() -> Array {
+        shape_dtype_struct(4, DType::F32)
+    }
+    fn rows() -> Array {
+        shape_dtype_struct([3, 4], DType::F32)
+    }
     let sum = |depth| {
         let f = nested_jit(depth);
         move |x: Array| -> Result<Array> { Ok(f.apply((x,))?.square().sum(..)) }
@@ -239,7 +257,9 @@ fn nested_calls_are_transformed_once_a_function() -> Result<()> {
     let bytes = |depth: usize| -> Result<usize> { Ok(jit(grad(sum(depth + 8))).lower(x())?.as_text().len()) };
     assert_linear("bytes of a gradient", 20, |n| Ok(bytes(n)? - bytes(0)?))?;
     // Names of functions are as long as their depth.
-    let printed = |depth| -> Result<usize> { Ok(make_program(nested_jit(depth), x())?.to_string().lines().count()) };
+    fn printed(depth: usize) -> Result<usize> {
+        Ok(make_program(nested_jit(depth), x())?.to_string().lines().count())
+    }
     assert_linear("printed lines", 10, printed)?;
     Ok(())
 }
@@ -261,7 +281,9 @@ fn transformed_calls_compute_the_derivatives_of_what_they_call() -> Result<()> {
         let (a, b, m) = f(x.clone(), y, n);
         (a * m + b).sum(..) + x.sum(..)
     };
-    let args = || (array([0.3f32, -0.7]), array([1.5f32, 0.5]), Array::from(2));
+    fn args() -> (Array, Array, Array) {
+        (array([0.3f32, -0.7]), array([1.5f32, 0.5]), Array::from(2))
+    }
     let slopes = || grad(sum.clone()).argnums((Arg::<0>, Arg::<1>)).call(args());
     let tangents = || {
         let f = sum.clone();
@@ -277,10 +299,10 @@ fn transformed_calls_compute_the_derivatives_of_what_they_call() -> Result<()> {
         let _in_place = disable_jit();
         (slopes()?, tangents()?, second()?, batched()?)
     });
-    let values = |((a, b), (c, d), e, f): &((Array, Array), (Array, Array), Array, Array)| -> Result<Vec<f32>> {
+    fn values(((a, b), (c, d), e, f): &((Array, Array), (Array, Array), Array, Array)) -> Result<Vec<f32>> {
         let results: Vec<Vec<f32>> = [a, b, c, d, e, f].iter().map(|x| x.to_vec::<f32>()).collect::<Result<_>>()?;
         Ok(results.concat())
-    };
+    }
     let (calls, in_place) = (values(&calls)?, values(&in_place)?);
     for (a, b) in calls.iter().zip(&in_place) {
         assert!((a - b).abs() <= 1e-5 * b.abs().max(1.0), "{calls:?} {in_place:?}");
@@ -307,7 +329,9 @@ fn compiled_loops_are_bounded() -> Result<()> {
     // Without bounds, the loop of each result computes all values before it again.
     let results = |n: usize| {
         move |x: Array| {
-            let step = |x: &mut Array, _: usize| Some((x.cos(), std::mem::replace(x, x.sin())).0);
+            fn step(x: &mut Array, _: usize) -> Option<Array> {
+                Some((x.cos(), std::mem::replace(x, x.sin())).0)
+            }
             (0..n).scan(x, step).collect::<Vec<_>>()
         }
     };
@@ -348,7 +372,9 @@ fn jit_of_three(f: impl Fn(Array, Array, Array) -> (Array, Array, Array) + Send 
 #[test]
 fn shardings_of_inputs_are_searched_once() -> Result<()> {
     setup();
-    let update = |xs: Vec<Array>| xs.iter().map(counted).collect::<Vec<_>>();
+    fn update(xs: Vec<Array>) -> Vec<Array> {
+        xs.iter().map(counted).collect::<Vec<_>>()
+    }
     assert_linear("leaves", 50, |n| rules(|| jit(update).lower(vec![shape_dtype_struct(4, DType::F32); n])))
 }
 
@@ -433,18 +459,18 @@ fn slices_of_a_size_share_a_program() -> Result<()> {
 fn powers_share_a_program() -> Result<()> {
     setup();
     let x = array([0.5f32, -1.25, 3.0, f32::INFINITY, f32::NAN]);
-    let programs = |exponents: std::ops::Range<i32>| -> Result<usize> {
+    fn programs(exponents: std::ops::Range<i32>, x: &Array) -> Result<usize> {
         let (powers, counts) = shardax::count(|| exponents.clone().map(|n| x.pow(n)).collect::<Vec<_>>());
         for (power, n) in powers.iter().zip(exponents) {
-            let traced = jit(move |x: Array| x.pow(n)).call(&x)?;
+            let traced = jit(move |x: Array| x.pow(n)).call(x)?;
             fn bits(y: &Array) -> Result<Vec<u32>> {
                 Ok(y.to_vec::<f32>()?.iter().map(|v| v.to_bits()).collect())
             }
             assert_eq!(bits(power)?, bits(&traced)?, "{n}");
         }
         Ok(counts.compilations as usize)
-    };
-    assert_eq!((programs(5..13)?, programs(13..29)?, programs(-20..-4)?), (1, 0, 1));
+    }
+    assert_eq!((programs(5..13, &x)?, programs(13..29, &x)?, programs(-20..-4, &x)?), (1, 0, 1));
     assert_eq!(array([3]).pow(7).item::<i32>()?, 2187);
     assert!(array([3]).pow(-7).item::<i32>().is_err());
     Ok(())

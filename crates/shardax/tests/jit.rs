@@ -358,7 +358,9 @@ fn donation() -> Result<()> {
 fn static_arguments() -> Result<()> {
     setup();
     let traced = std::sync::atomic::AtomicUsize::new(0);
-    let count = || traced.load(std::sync::atomic::Ordering::Relaxed);
+    fn count(traced: &std::sync::atomic::AtomicUsize) -> usize {
+        traced.load(std::sync::atomic::Ordering::Relaxed)
+    }
     let f = jit(|x: Array, power: u32, name: Static<&'static str>| {
         traced.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let y = (0..power).fold(ones(()), |y, _| y * &x);
@@ -368,9 +370,9 @@ fn static_arguments() -> Result<()> {
     // Another value of an array needs no trace, another static value does.
     assert_eq!(f.call((3.0f32, 2u32, Static("whole")))?.item::<f32>()?, 9.0);
     assert_eq!(f.call((4.0f32, 2u32, Static("whole")))?.item::<f32>()?, 16.0);
-    assert_eq!(count(), 1);
+    assert_eq!(count(&traced), 1);
     assert_eq!(f.call((4.0f32, 3u32, Static("half")))?.item::<f32>()?, 32.0);
-    assert_eq!(count(), 2);
+    assert_eq!(count(&traced), 2);
 
     let x = float_range(2);
     let wrong = error(jit(|x: Array, y: Vec<Array>| x + &y[0]).static_argnums([1]).call((&x, vec![x.clone()])));
@@ -509,7 +511,9 @@ fn shard_map_and_pmap_inside_and_beside_jit() -> Result<()> {
 fn a_function_called_many_times_inside_another_is_traced_once() -> Result<()> {
     setup();
     let traces = std::sync::atomic::AtomicUsize::new(0);
-    let traced = || traces.swap(0, std::sync::atomic::Ordering::Relaxed);
+    fn traced(traces: &std::sync::atomic::AtomicUsize) -> usize {
+        traces.swap(0, std::sync::atomic::Ordering::Relaxed)
+    }
     let layer = jit(|x: Array, w: Array| {
         traces.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         (x.dot(w)).tanh()
@@ -522,19 +526,19 @@ fn a_function_called_many_times_inside_another_is_traced_once() -> Result<()> {
     };
     let (x, w) = (float_range(4).reshape([2, 2]), eye(2) * 0.5);
     let expected = jit(layers).call((&x, &w))?;
-    assert_eq!(traced(), 1);
+    assert_eq!(traced(&traces), 1);
     assert!(allclose(&expected, layers(x.clone(), w.clone())?, 1e-6, 0.0)?);
-    assert_eq!(traced(), 0, "outside of a trace it is compiled from the same trace");
+    assert_eq!(traced(&traces), 0, "outside of a trace it is compiled from the same trace");
 
     // Other types, names of axes, and precisions are other traces.
     let _ = jit(layers).call((x.astype(DType::Bf16), w.astype(DType::Bf16)))?;
-    assert_eq!(traced(), 1);
+    assert_eq!(traced(&traces), 1);
     make_program(layers, (&x, &w))?;
-    assert_eq!(traced(), 0);
+    assert_eq!(traced(&traces), 0);
     let _ = jit(vmap(layers).in_axes((0, None))).call((stack_of(&x), &w))?;
-    assert_eq!(traced(), 0, "the entries of a batch have the type of the whole before");
+    assert_eq!(traced(&traces), 0, "the entries of a batch have the type of the whole before");
     let _ = jit(vmap(layers).in_axes((0, None)).axis_name("batch")).call((stack_of(&x), &w))?;
-    assert_eq!(traced(), 1);
+    assert_eq!(traced(&traces), 1);
     Ok(())
 }
 

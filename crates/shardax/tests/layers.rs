@@ -34,14 +34,14 @@ fn modules() -> BTreeMap<Vec<String>, PathBuf> {
     }
     let mut files = Vec::new();
     walk(&source(), &mut files);
-    let imports_of = |file: PathBuf| {
+    fn imports_of(file: PathBuf) -> (Vec<String>, PathBuf) {
         let inside = file.strip_prefix(source()).expect("below src").with_extension("");
         let mut module: Vec<String> = inside.iter().map(|s| s.to_string_lossy().into_owned()).collect();
         if matches!(module.last().map(String::as_str), Some("mod" | "lib")) {
             module.pop();
         }
         (module, file)
-    };
+    }
     files.into_iter().map(imports_of).collect()
 }
 

@@ -286,7 +286,9 @@ fn a_gradient_of_a_chain_of_20_000_operations() -> Result<()> {
 fn a_gradient_of_250_scalars() -> Result<()> {
     setup();
     let xs: Vec<Array> = (0..250).map(|i| array(1.0 + i as f32 / 1e4)).collect();
-    let product = |xs: Vec<Array>| xs.into_iter().fold(array(1.0f32), |y, x| y * x);
+    fn product(xs: Vec<Array>) -> Array {
+        xs.into_iter().fold(array(1.0f32), |y, x| y * x)
+    }
     let slopes = grad(product).call(&xs)?;
     let expected = (0..250).map(|i| 1.0 + f64::from(i) / 1e4).product::<f64>();
     for i in [0, 1, 100, 249] {

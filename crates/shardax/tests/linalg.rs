@@ -44,8 +44,10 @@ fn one_matrix_a_device_as_all_on_one() -> Result<()> {
     for (name, f) in FUNCTIONS.into_iter().step_by(one_of(2)) {
         // The same batch of matrices on one device, split by the compiler, in `shard_map` and in `pmap`.
         let want = f(x.clone(), s.clone(), b.clone());
-        let place = |a: &Array| device_put(a, NamedSharding::new(&mesh, P!["i"]));
-        let got = jit(f).call((place(&x)?, place(&s)?, place(&b)?))?;
+        fn place(a: &Array, mesh: &Mesh) -> Result<Array> {
+            device_put(a, NamedSharding::new(mesh, P!["i"]))
+        }
+        let got = jit(f).call((place(&x, &mesh)?, place(&s, &mesh)?, place(&b, &mesh)?))?;
         assert!(close(&got, &want)?, "{name}, jit");
         let specs = (P!["i"], P!["i"], P!["i"]);
         let mapped = shard_map(f, &mesh).in_specs(specs.clone()).out_specs(P!["i"]);
@@ -200,6 +202,7 @@ fn norms_by_singular_values_and_their_gradients() -> Result<()> {
         assert!(allclose(norm, value, 1e-12, 0.0)?, "{order:?}");
         assert!(allclose(slopes, array(gradient), 1e-11, 1e-11)?, "{order:?}");
     }
+    // Batches, half precision and empty matrices.
     let stack = array([[[1.0f32, 2.0], [3.0, 4.0]], [[2.0, 0.0], [0.0, 3.0]]]);
     let nuclear = linalg::norm(&stack, NormOrder::Nuc, [0, 2]);
     assert!(allclose(nuclear, array([4.1231056f32, 7.2111025]), 1e-6, 0.0)?);

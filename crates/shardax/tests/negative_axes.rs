@@ -83,6 +83,7 @@ fn shapes(t: &mut Table) {
     t.array("Array::flip", 3, |a| numbers().flip(a));
     t.array("Array::roll", 3, |a| numbers().roll(1, a));
     t.array("roll", 3, |a| roll(numbers(), -1, a));
+    // The other axes of a permutation follow from the first one, so that no axis occurs twice.
     t.array("Array::transpose", 3, |a| numbers().transpose(&[a, (a.rem_euclid(3) + 1) % 3, (a.rem_euclid(3) + 2) % 3]));
     t.array("Array::swapaxes: first", 3, |a| numbers().swapaxes(a, 1));
     t.array("Array::swapaxes: second", 3, |a| numbers().swapaxes(1, a));
@@ -111,7 +112,9 @@ fn indexing(t: &mut Table) {
     t.array("take_along_axis", 3, |a| take_along_axis(numbers(), &zeros([1, 1, 1]).astype(DType::I32), a));
     t.array("lax::dynamic_slice_in_dim", 3, |a| lax::dynamic_slice_in_dim(&numbers(), 1, 1, a));
     t.array("lax::dynamic_index_in_dim", 3, |a| lax::dynamic_index_in_dim(&numbers(), 1, a));
-    let update = |a: i32| numbers().take([0], a) * 0;
+    fn update(a: i32) -> Array {
+        numbers().take([0], a) * 0
+    }
     t.array("lax::dynamic_update_slice_in_dim", 3, move |a| {
         lax::dynamic_update_slice_in_dim(&numbers(), &update(a), 1, a)
     });
@@ -121,7 +124,9 @@ fn indexing(t: &mut Table) {
 }
 
 fn randoms(t: &mut Table) {
-    let key = || random::key(7);
+    fn key() -> Array {
+        random::key(7)
+    }
     t.array("random::categorical", 3, move |a| random::categorical(&key(), &floats(), a));
     t.array("random::categorical_shape", 3, move |a| {
         let mut shape = vec![2, 3, 4];
@@ -165,6 +170,7 @@ fn mapped(t: &mut Table) {
         jit(move |x: Array| f.call(x)).call(cube())
     });
     t.row("smap in_axes", 3, |a| {
+        // `smap` maps over an axis of the context mesh.
         let _mesh = set_mesh(&make_mesh([("i", 8)])?.auto());
         smap(|x: Array| psum(x.sum(..), "i").expand_dims(0), "i").in_axes(a).out_axes(None).call(cube())
     });

@@ -52,11 +52,13 @@ fn profiles_show_calls_and_devices() -> Result<()> {
 
     let trace = unpacked(&files);
     let events = trace["traceEvents"].as_array().expect("events");
-    let named = |name: &str| events.iter().filter(|e| e["name"] == name && e["ph"] == "X").collect::<Vec<_>>();
-    assert_eq!(named("step \"1\"").len(), 1);
-    let steps: Vec<&Value> = named("train").iter().map(|e| &e["args"]["step_num"]).collect();
+    fn named<'a>(name: &str, events: &'a [Value]) -> Vec<&'a Value> {
+        events.iter().filter(|e| e["name"] == name && e["ph"] == "X").collect::<Vec<_>>()
+    }
+    assert_eq!(named("step \"1\"", events).len(), 1);
+    let steps: Vec<&Value> = named("train", events).iter().map(|e| &e["args"]["step_num"]).collect();
     assert_eq!(steps, ["0", "1", "2"]);
-    let runs = named("pmap_halve");
+    let runs = named("pmap_halve", events);
     let pids: std::collections::BTreeSet<i64> = runs.iter().filter_map(|e| e["pid"].as_i64()).collect();
     // The host, and eight devices that were all at work, three times each.
     assert_eq!(pids.into_iter().collect::<Vec<_>>(), (1..10).collect::<Vec<_>>());
@@ -160,19 +162,21 @@ fn what_a_plugin_records_is_in_the_profile() {
     for (recorder, first) in [("records", false), ("records", true), ("records into ours", false)] {
         let Some((trace, space, said)) = profiled(recorder, first) else { return };
         let events = trace["traceEvents"].as_array().expect("events");
-        let named = |name: &str| events.iter().filter(|e| e["name"] == name).collect::<Vec<_>>();
-        let kernel = named("gemm_fusion");
+        fn named<'a>(name: &str, events: &'a [Value]) -> Vec<&'a Value> {
+            events.iter().filter(|e| e["name"] == name).collect::<Vec<_>>()
+        }
+        let kernel = named("gemm_fusion", events);
         let [kernel] = kernel[..] else { panic!("{events:?}") };
         assert_eq!(kernel["dur"].as_f64(), Some(5.0));
         // The line starts when it was asked for, after the run; the event is 2 µs later.
-        let ran = named("halve")[0];
+        let ran = named("halve", events)[0];
         assert!(kernel["ts"].as_f64() > ran["ts"].as_f64(), "{kernel} {ran}");
-        let metadata = |what: &str| {
+        fn metadata(what: &str, kernel: &Value, events: &[Value]) -> Option<Value> {
             let of_kernel = |e: &&Value| e["name"] == what && e["pid"] == kernel["pid"];
             events.iter().find(of_kernel).map(|e| e["args"]["name"].clone())
-        };
-        assert_eq!(metadata("process_name"), Some(Value::from("/device:GPU:0")));
-        assert_eq!(metadata("thread_name"), Some(Value::from("Stream #7")));
+        }
+        assert_eq!(metadata("process_name", kernel, events), Some(Value::from("/device:GPU:0")));
+        assert_eq!(metadata("thread_name", kernel, events), Some(Value::from("Stream #7")));
         // Behind what this library saw, without the zero at its end.
         assert!(space.windows(9).any(|w| w == b"/host:CPU") && space.ends_with(b"one event was dropped"));
         assert!(said.contains("the plugin's profiler reports: one event was dropped"), "{said}");
@@ -273,17 +277,21 @@ fn memory_is_counted_by_line_device_and_program() -> Result<()> {
     let z = device_put(&x, &split)?;
     let same = x.with_weak_type(true);
     let result = samples(&profiler::device_memory_profile()?);
-    let line_at = |offset: u32| {
+    fn line_at(
+        offset: u32,
+        before: u32,
+        result: &[(String, Vec<String>, Vec<i64>)],
+    ) -> Vec<&(String, Vec<String>, Vec<i64>)> {
         let name = format!("profiler.rs:{}", before + offset);
         let mut result: Vec<_> = result.iter().filter(|(place, ..)| place.ends_with(&name)).collect();
         result.sort_by_key(|(_, labels, _)| labels.clone());
         result
-    };
+    }
     // Memory that `x` and `same` share counts once.
-    let (name, labels, values) = line_at(1)[0];
+    let (name, labels, values) = line_at(1, before, &result)[0];
     assert_eq!((labels, &values[..]), (&labels_of_device(0), &[1, 64 * 64 * 4][..]), "{name}");
-    assert_eq!(line_at(2).iter().map(|(_, _, v)| &v[..]).collect::<Vec<_>>(), [[2, 2 * 64 * 64 * 4]]);
-    let shards = line_at(3);
+    assert_eq!(line_at(2, before, &result).iter().map(|(_, _, v)| &v[..]).collect::<Vec<_>>(), [[2, 2 * 64 * 64 * 4]]);
+    let shards = line_at(3, before, &result);
     assert_eq!(shards.len(), 8);
     for (i, (_, labels, values)) in shards.into_iter().enumerate() {
         assert_eq!((labels, &values[..]), (&labels_of_device(i), &[1, 8 * 64 * 4][..]));
@@ -372,9 +380,11 @@ fn a_server_waits_for_no_client() -> Result<()> {
     setup();
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let port = profiler::start_server(0)?;
-    let connect = || std::net::TcpStream::connect(("127.0.0.1", port)).expect("a connection");
-    let idle: Vec<_> = (0..60).map(|_| connect()).collect();
-    let mut slow = connect();
+    fn connect(port: u16) -> std::net::TcpStream {
+        std::net::TcpStream::connect(("127.0.0.1", port)).expect("a connection")
+    }
+    let idle: Vec<_> = (0..60).map(|_| connect(port)).collect();
+    let mut slow = connect(port);
     slow.write_all(b"GET /memory HTTP/1.1\r\nX").expect("it is sent");
     let begun = std::time::Instant::now();
     for host in ["localhost", "127.0.0.1:9012", "[::1]:9012"] {

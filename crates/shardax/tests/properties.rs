@@ -178,13 +178,15 @@ fn derivatives_are_those_of_finite_differences() {
             let central = |g: &dyn Fn(Array) -> Result<Array>| -> Result<Array> {
                 Ok((g(&x + &v * eps)? - g(&x - &v * eps)?) / (2.0 * eps))
             };
-            let along = |g: Array| (g * &v).sum(..);
+            fn along(g: Array, v: &Array) -> Array {
+                (g * v).sum(..)
+            }
             let (_, tangent) = jvp::<(Array,), _>(f, &x, &v)?;
             let (_, forward_of_reverse) = jvp::<(Array,), _>(slope, &x, &v)?;
-            let reverse_of_reverse = grad(|x: Array| -> Result<Array> { Ok(along(slope(x)?)) }).call(&x)?;
+            let reverse_of_reverse = grad(|x: Array| -> Result<Array> { Ok(along(slope(x)?, &v)) }).call(&x)?;
             Ok(vec![
                 central(&f)?,
-                along(slope(x.clone())?),
+                along(slope(x.clone())?, &v),
                 tangent,
                 central(&slope)?,
                 forward_of_reverse,
@@ -225,10 +227,12 @@ fn vmap_is_a_loop() {
 #[test]
 fn compiled_values_are_those_of_single_operations() {
     check(8, program(), |(steps, m, n)| {
-        let f = |x: Array| run(&steps, x);
+        fn f(x: Array, steps: &[Step]) -> Result<Array> {
+            run(steps, x)
+        }
         let x = fixed(m, n);
-        let compiled = jit(f).call(&x).and_then(|y| y.to_f64_vec()).map_err(fail)?;
-        let eager = f(x).and_then(|y| y.to_f64_vec()).map_err(fail)?;
+        let compiled = jit(|x: Array| f(x, &steps)).call(&x).and_then(|y| y.to_f64_vec()).map_err(fail)?;
+        let eager = f(x, &steps).and_then(|y| y.to_f64_vec()).map_err(fail)?;
         close("jit and single operations", &compiled, &eager, 1e-12)
     });
 }
@@ -258,11 +262,15 @@ fn on_device(values: &[i32], shape: &[usize]) -> Result<Array, TestCaseError> {
 
 #[test]
 fn broadcasting_is_that_of_numpy() {
-    let sizes = || prop::collection::vec(0..4usize, 0..4);
+    fn sizes() -> prop::collection::VecStrategy<std::ops::Range<usize>> {
+        prop::collection::vec(0..4usize, 0..4)
+    }
     check(32, (sizes(), sizes()), |(a, b)| {
         let rank = a.len().max(b.len());
-        let size = |shape: &[usize], d: usize| if d + shape.len() < rank { 1 } else { shape[d + shape.len() - rank] };
-        let pairs: Vec<(usize, usize)> = (0..rank).map(|d| (size(&a, d), size(&b, d))).collect();
+        fn size(shape: &[usize], d: usize, rank: usize) -> usize {
+            if d + shape.len() < rank { 1 } else { shape[d + shape.len() - rank] }
+        }
+        let pairs: Vec<(usize, usize)> = (0..rank).map(|d| (size(&a, d, rank), size(&b, d, rank))).collect();
         let (xs, ys) = (numbers(&a, 1), numbers(&b, 2));
         let sum = on_device(&xs, &a)? * 3 + on_device(&ys, &b)?;
         if pairs.iter().any(|(m, n)| m != n && *m != 1 && *n != 1) {

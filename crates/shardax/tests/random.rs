@@ -228,25 +228,25 @@ impl CheckKind for Error {
 fn initializers_have_the_variance_of_their_name() -> Result<()> {
     setup();
     let key = random::key(0);
-    let check = |name: &str, init: Initializer, shape: &[usize], variance: f64| -> Result<()> {
-        let w = init.init(&key, shape, DType::F32);
+    fn check(name: &str, init: Initializer, shape: &[usize], variance: f64, key: &Array) -> Result<()> {
+        let w = init.init(key, shape, DType::F32);
         let (mean, v) = moments(&w)?;
         assert!(
             mean.abs() < 3.0 * (variance / w.size() as f64).sqrt() && (v / variance - 1.0).abs() < 0.1,
             "{name}: {mean} {v}"
         );
         Ok(())
-    };
+    }
     // The expected variance is the scale over the fan, which includes the spatial size of a filter.
     let (dense, conv): (&[usize], &[usize]) = (&[100, 80], &[3, 3, 20, 40]);
-    check("lecun_normal", initializers::lecun_normal(), dense, 1.0 / 100.0)?;
-    check("he_normal", initializers::he_normal(), conv, 2.0 / 180.0)?;
-    check("glorot_uniform", initializers::glorot_uniform(), conv, 2.0 / 540.0)?;
-    check("he_uniform", initializers::he_uniform(), dense, 2.0 / 100.0)?;
-    check("normal", initializers::normal(0.5), dense, 0.25)?;
+    check("lecun_normal", initializers::lecun_normal(), dense, 1.0 / 100.0, &key)?;
+    check("he_normal", initializers::he_normal(), conv, 2.0 / 180.0, &key)?;
+    check("glorot_uniform", initializers::glorot_uniform(), conv, 2.0 / 540.0, &key)?;
+    check("he_uniform", initializers::he_uniform(), dense, 2.0 / 100.0, &key)?;
+    check("normal", initializers::normal(0.5), dense, 0.25, &key)?;
     let out = initializers::variance_scaling(1.0, Fan::Out, Distribution::Normal);
-    check("fan out", out, dense, 1.0 / 80.0)?;
-    check("other axes", out.axes(1, 0), dense, 1.0 / 100.0)?;
+    check("fan out", out, dense, 1.0 / 80.0, &key)?;
+    check("other axes", out.axes(1, 0), dense, 1.0 / 100.0, &key)?;
     assert_eq!(initializers::ones().init(&key, &[2], DType::Bf16).to_f64_vec()?, [1.0, 1.0]);
     assert_eq!(initializers::zeros().init(&key, &[2, 2], DType::F32).to_vec::<f32>()?, [0.0; 4]);
     let e = error_of(initializers::he_normal().init(&key, &[3], DType::F32));
@@ -353,7 +353,9 @@ fn words_of_the_device_s_generator() -> Result<()> {
         (vec![1, 2, 5, 4], vec![1576285164, 2249660814, 740599976])
     );
     let states = array([1u32, 2, 3, 4, 5, 6, 7, 8]).reshape([2, 4]);
-    let draw = |s: Array| lax::rng_bit_generator(&s, &[2], DType::U32, lax::RandomAlgorithm::Default);
+    fn draw(s: Array) -> (Array, Array) {
+        lax::rng_bit_generator(&s, &[2], DType::U32, lax::RandomAlgorithm::Default)
+    }
     let (states, bits) = vmap(draw).call(&states)?;
     assert_eq!(states.to_vec::<u32>()?, [1, 2, 4, 4, 5, 6, 8, 8]);
     assert_eq!(bits.get(0).to_vec::<u32>()?, [512747620, 1298009047]);

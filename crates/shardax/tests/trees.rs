@@ -142,14 +142,14 @@ fn recursive_trees_are_differentiated() -> Result<()> {
     setup();
     let chain = (1..=3).rev().fold(None, |next, v| Some(Box::new(Chain { value: array(v as f32), next })));
     let chain = *chain.expect("three links");
-    let product = |c: Chain| {
+    fn product(c: Chain) -> Array {
         let (mut product, mut link) = (c.value, c.next);
         while let Some(next) = link {
             product = product * next.value;
             link = next.next;
         }
         product
-    };
+    }
     let slope = jit(grad(product)).call(&chain)?;
     let values: Vec<f32> = tree::leaves(&slope).iter().map(Array::item).collect::<Result<_>>()?;
     assert_eq!(values, [6.0, 3.0, 2.0]);
@@ -167,7 +167,9 @@ fn hash_maps_are_trees() -> Result<()> {
     assert_eq!(paths, (0..20).map(|i| format!("[\"{i:02}\"]")).collect::<Vec<_>>());
     let sums = vmap(|b: HashMap<String, Array>| &b["03"] + &b["19"]).call(&batch)?;
     assert_eq!(sums.to_vec::<f32>()?, [22.0; 2]);
-    let f = |b: HashMap<String, Array>| &b["x"] * &b["y"];
+    fn f(b: HashMap<String, Array>) -> Array {
+        &b["x"] * &b["y"]
+    }
     let batch = HashMap::from([("x".to_owned(), ones([8])), ("y".to_owned(), array(3.0f32))]);
     let axes = HashMap::from([("y", None), ("x", Some(0))]);
     assert_eq!(vmap(f).in_axes((axes,)).call(&batch)?.to_vec::<f32>()?, [3.0; 8]);
@@ -182,9 +184,12 @@ fn functions_take_sixteen_arguments() -> Result<()> {
              i: Array, j: Array, k: Array, l: Array, m: Array, n: Array, o: Array, p: Array| {
         a + b + c + d + e + f + g + h + i + j + k + l + m + n + o * p
     };
-    let x = || array(2.0f32);
+    fn x() -> Array {
+        array(2.0f32)
+    }
     let args = (x(), x(), x(), x(), x(), x(), x(), x(), x(), x(), x(), x(), x(), x(), x(), 5.0f32);
     assert_eq!(jit(f).call(args.clone())?.item::<f32>()?, 38.0);
+    // The last argument is the factor of the one before it: its slope is 2.
     assert_eq!(grad(f).argnums(Arg::<15>).call(args.clone())?.item::<f32>()?, 2.0);
     let several =
         vmap(f).in_axes((None, None, None, None, None, None, None, None, None, None, None, None, None, None, None, 0));
@@ -219,8 +224,11 @@ fn trees_of_unlike_types_are_mapped_together() -> Result<()> {
     let scales = Pair(2.0f32, 3.0f32);
     let scaled = tree::map(|(x, s): (Array, f32)| x * s, tree::zip((params.clone(), scales)).is_leaf())?;
     assert_eq!(scaled.1.item::<f32>()?, 6.0);
-    let p = || params.clone();
-    let zipped = tree::zip((p(), p(), p(), p(), p(), p(), p(), p()));
+    fn p(params: &Pair<Array>) -> Pair<Array> {
+        params.clone()
+    }
+    let zipped =
+        tree::zip((p(&params), p(&params), p(&params), p(&params), p(&params), p(&params), p(&params), p(&params)));
     let total = tree::map(|(a, b, c, d, e, f, g, h)| a + b + c + d + e + f + g + h, zipped)?;
     assert_eq!(total.1.item::<f32>()?, 16.0);
     // Functions may fail.
@@ -239,7 +247,9 @@ fn error_text(e: shardax::Error) -> String {
 #[test]
 fn structures_that_differ_are_errors_of_zip() {
     setup();
-    let three = || vec![ones(1), ones(1), ones(1)];
+    fn three() -> Vec<Array> {
+        vec![ones(1), ones(1), ones(1)]
+    }
     let short = tree::map(|(x, y)| x + y, tree::zip((three(), vec![ones(1)]))).map_err(error_text).unwrap_err();
     assert!(short.contains("a list of 3") && short.contains("a list of 1"), "{short}");
     let deep = tree::map(|(x, y)| x + y, tree::zip((three(), vec![vec![ones(1)], vec![], vec![]])));
@@ -308,13 +318,13 @@ fn numbers_out_of_the_range_of_their_field_are_errors() -> Result<()> {
     let def = tree::structure(&config);
     let array_numbers = def.numbers();
     // Replaces one number of the structure, as a caller of `with_numbers` or a damaged file could.
-    let set = |at: usize, value: Scalar| {
+    fn set(at: usize, value: Scalar, array_numbers: &[(String, Scalar)], def: &tree::TreeDef) -> Result<Config> {
         let numbers = array_numbers
             .iter()
             .enumerate()
             .map(|(i, (_, array_numbers))| if i == at { value } else { *array_numbers });
         def.with_numbers(numbers).and_then(|def| tree::unflatten::<Config>(&def, &[]))
-    };
+    }
     let ranges: [(usize, &str, i128, i128); 9] = [
         (2, "i8", -128, 127),
         (3, "u8", 0, 255),
@@ -326,31 +336,31 @@ fn numbers_out_of_the_range_of_their_field_are_errors() -> Result<()> {
         (9, "u64", 0, u64::MAX.into()),
         (10, "usize", 0, usize::MAX as i128),
     ];
-    let says = |at: usize, of: &str, value: Scalar| {
-        let error = set(at, value).expect_err("it does not fit");
+    fn says(at: usize, of: &str, value: Scalar, array_numbers: &[(String, Scalar)], def: &tree::TreeDef) {
+        let error = set(at, value, array_numbers, def).expect_err("it does not fit");
         let path = &array_numbers[at].0;
         assert_eq!(error.message(), format!("the number `{path}` is of type {of}, which cannot hold {value:?}"));
         assert!(error.to_string().contains(file!()), "{error}");
-    };
+    }
     for (at, of, low, high) in ranges {
         // The limits are accepted, the numbers next to them are not, and neither are other kinds of numbers.
         for value in [low, high] {
-            let numbers = tree::structure(&set(at, Scalar::Int(value))?).numbers();
+            let numbers = tree::structure(&set(at, Scalar::Int(value), &array_numbers, &def)?).numbers();
             assert_eq!(numbers[at].1, Scalar::Int(value), "{of}");
         }
         for value in [low - 1, high + 1, i128::MIN, i128::MAX] {
-            says(at, of, Scalar::Int(value));
+            says(at, of, Scalar::Int(value), &array_numbers, &def);
         }
         for value in [Scalar::float(0.5), Scalar::float(f64::NAN), Scalar::Bool(true), Scalar::Complex(0, 0)] {
-            says(at, of, value);
+            says(at, of, value, &array_numbers, &def);
         }
     }
-    says(0, "f32", Scalar::float(1e300));
-    says(1, "f64", Scalar::Complex(0, 0));
-    says(11, "bool", Scalar::Int(1));
-    assert_eq!(set(0, Scalar::float(0.1))?.rate.0, 0.1);
-    assert_eq!(set(0, Scalar::float(f64::INFINITY))?.rate.0, f32::INFINITY);
-    assert_eq!(set(1, Scalar::Int(3))?.rate.1, 3.0);
-    assert!(!set(11, Scalar::Bool(false))?.on);
+    says(0, "f32", Scalar::float(1e300), &array_numbers, &def);
+    says(1, "f64", Scalar::Complex(0, 0), &array_numbers, &def);
+    says(11, "bool", Scalar::Int(1), &array_numbers, &def);
+    assert_eq!(set(0, Scalar::float(0.1), &array_numbers, &def)?.rate.0, 0.1);
+    assert_eq!(set(0, Scalar::float(f64::INFINITY), &array_numbers, &def)?.rate.0, f32::INFINITY);
+    assert_eq!(set(1, Scalar::Int(3), &array_numbers, &def)?.rate.1, 3.0);
+    assert!(!set(11, Scalar::Bool(false), &array_numbers, &def)?.on);
     Ok(())
 }

@@ -226,10 +226,10 @@ fn gradients_that_nothing_reduces() -> Result<()> {
 #[test]
 fn gradients_that_nothing_can_reduce() -> Result<()> {
     start();
-    let take_warnings = || {
+    fn take_warnings() -> Vec<String> {
         let list = all().lock().expect("warnings");
         list.iter().filter(|text| text.contains("name the axis, `.axis_name(\"batch\")`")).cloned().collect::<Vec<_>>()
-    };
+    }
     fn step(w: Array, x: Array) -> Result<Array> {
         Ok(&w - grad(loss).call((&w, x))? * 0.1)
     }

@@ -181,7 +181,9 @@ fn processes_that_cannot_join_say_why() {
     let children: Vec<Ended> = children.into_iter().map(child::wait).collect();
     assert!(children.iter().all(|ended| ended.status.code() == Some(7)), "{children:?}");
 
-    let two = |address: &str| with_address(address).num_processes(2).process_id(0);
+    fn two(address: &str) -> Options {
+        with_address(address).num_processes(2).process_id(0)
+    }
     assert_rejected(two("10.0.0.1:1234"), "invalid address \"10.0.0.1:1234\" of the coordinator: expected `file:`");
     assert_rejected(two("file:here"), "expected `file:` and the path of a folder");
     assert_rejected(with_address("file:/tmp").process_id(0), "num_processes is not set");

@@ -132,12 +132,12 @@ fn attention_of_half_precision_and_with_dropout() {
 #[test]
 fn stacks_with_checkpoints_and_adapters() {
     check(&[8, 16], |rngs| {
-        let block = |rngs: &mut Rngs| {
+        fn block(rngs: &mut Rngs) -> Sequential<(RmsNorm, Linear, Apply, LoRA<Linear>)> {
             let up = Linear::builder(16, 32).kernel_axes(["in", "out"]).build(rngs);
             let lora =
                 LoRA::new(32, 2, 16, rngs).around(Linear::builder(32, 16).kernel_axes(["out", "in"]).build(rngs));
             Sequential((RmsNorm::new(16, rngs), up, Apply(silu), lora))
-        };
+        }
         let stack = Stack::new(3, rngs, block).expect("three layers");
         stack.checkpoint(CheckpointPolicy::NothingSaveable)
     });

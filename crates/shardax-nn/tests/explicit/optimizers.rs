@@ -14,7 +14,9 @@ fn steps<T: GradientTransformation<Params>>(
     optimizer: &T,
     place: impl Fn(Array, PartitionSpec) -> Result<Array>,
 ) -> Result<Params> {
-    let specs = || (P!["data", "model"], P!["model"]);
+    fn specs() -> (PartitionSpec, PartitionSpec) {
+        (P!["data", "model"], P!["model"])
+    }
     let place_params = |w: Array, b: Array| -> Result<Params> { Ok((place(w, specs().0)?, place(b, specs().1)?)) };
     let mut params = place_params(draw(0, &[8, 16]), draw(1, &[16]))?;
     let mut state = optimizer.init(&params)?;

@@ -12,14 +12,14 @@ pub fn function(case: &Case) -> Option<Fun> {
             Ok(vec![options.dot_product_attention(&x[0], &x[1], &x[2])])
         }),
         "second" => many(|x| {
-            let first = |x: Vec<Array>| {
+            fn first(x: Vec<Array>) -> Array {
                 let options = AttentionOptions::new().is_causal(true).bias(&x[3]);
                 options.dot_product_attention(&x[0], &x[1], &x[2]).astype(DType::F32).square().sum(..)
-            };
-            let slope = move |x: Vec<Array>| -> Result<Array> {
+            }
+            fn slope(x: Vec<Array>) -> Result<Array> {
                 let gradients = grad(first).call(x)?;
                 Ok(gradients.iter().map(|g| g.astype(DType::F32).sin().sum(..)).fold(zeros(()), |a, b| a + b))
-            };
+            }
             grad(slope).call(x.to_vec())
         }),
         _ => None,

@@ -10,7 +10,9 @@ use super::optimizers::Run;
 use crate::golden_support::{Case, Fun, many, three, two};
 
 pub fn function(case: &Case) -> Option<Fun> {
-    let onecycle = || OnecycleOptions::new().pct_start(0.4).pct_final(0.9).div_factor(10.0).final_div_factor(100.0);
+    fn onecycle() -> OnecycleOptions {
+        OnecycleOptions::new().pct_start(0.4).pct_final(0.9).div_factor(10.0).final_div_factor(100.0)
+    }
     match case.op.as_str() {
         "linear_onecycle" => return schedule_of(onecycle().linear_onecycle_schedule(10, 2.0)),
         "cosine_onecycle" => return schedule_of(onecycle().cosine_onecycle_schedule(10, 2.0)),
@@ -62,12 +64,22 @@ fn loss(case: &Case) -> Option<Fun> {
                 min_scale: 0.2,
                 ..reduce_on_plateau()
             };
-            let step = |state: ReduceOnPlateauState, loss: Array| -> Result<_> {
+            // The inputs are losses. The results are the factor and the number of losses without progress after each.
+            fn step(
+                state: ReduceOnPlateauState,
+                loss: Array,
+                plateau: &ReduceOnPlateau,
+            ) -> Result<(ReduceOnPlateauState, Vec<Array>)> {
                 let (updates, state) = plateau.update_with_value(ones(2), state, loss)?;
                 let observed = vec![updates.get(0), state.plateau_count.clone()];
                 Ok((state, observed))
-            };
-            Ok(scan(step, plateau.init(&ones(2))?, xs[0].clone())?.1)
+            }
+            Ok(scan(
+                |state: ReduceOnPlateauState, loss: Array| step(state, loss, &plateau),
+                plateau.init(&ones(2))?,
+                xs[0].clone(),
+            )?
+            .1)
         }),
         "polyak" => {
             let polyak =

@@ -36,6 +36,7 @@ fn loss(case: &Case) -> Option<Fun> {
             let temperature = number("temperature")?;
             two(move |x, y| ntxent(x, y, temperature))
         }
+        // JAX returns the forward probabilities too, so they are compared as well.
         "ctc_loss" => many(|x| {
             let (loss, blanks, emits) = ctc_loss_with_forward_probs(&x[0], &x[1], &x[2], &x[3], 0, -1e5);
             Ok(vec![loss, blanks, emits])

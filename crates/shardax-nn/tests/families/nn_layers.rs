@@ -153,6 +153,7 @@ fn convolution(case: &Case) -> Option<Fun> {
         "conv_transpose_explicit" => run.layer(&[2, 6, 3], |r| {
             ConvTranspose::builder(3, 4, [3]).strides([2]).padding([(2, 1)]).kernel_dilation([2]).build(r)
         }),
+        // Windows of even and odd sizes, because a circular window of even size has no centre.
         "conv_transpose_circular" => run.layer(&[2, 4, 3, 3], |r| {
             ConvTranspose::builder(3, 4, [5, 4]).strides([2, 1]).padding(ConvPadding::Circular).build(r)
         }),

@@ -57,8 +57,10 @@ fn windows_and_caps() -> Result<()> {
     let options = AttentionOptions::new().is_causal(true).local_window_size(2, 0).soft_cap(5.0);
     assert!(allclose(options.dot_product_attention(&q, &k, &v), want, 1e-5, 1e-5)?);
     // Queries that see nothing have finite gradients.
-    let blind = |q: Array| AttentionOptions::new().mask(zeros([6, 6])).dot_product_attention(q, &k, &v).sum(..);
-    assert!(grad(blind).call(&q)?.isfinite().all(..).item::<bool>()?);
+    fn blind(q: Array, k: &Array, v: &Array) -> Array {
+        AttentionOptions::new().mask(zeros([6, 6])).dot_product_attention(q, k, v).sum(..)
+    }
+    assert!(grad(|q: Array| blind(q, &k, &v)).call(&q)?.isfinite().all(..).item::<bool>()?);
     Ok(())
 }
 
@@ -85,12 +87,12 @@ fn masks_of_any_rank_and_no_keys() -> Result<()> {
 fn rotations_tell_distances() -> Result<()> {
     setup();
     let [q, k] = [0, 1].map(|seed| random::normal(random::key(seed), [1, 1, 1, 8]));
-    let product = |i: i32, j: i32| -> Result<f32> {
+    fn product(i: i32, j: i32, q: &Array, k: &Array) -> Result<f32> {
         let rope = Rope::default();
-        (rope.apply(&q, array([[i]])) * rope.apply(&k, array([[j]]))).sum(..).item()
-    };
-    assert!((product(3, 1)? - product(12, 10)?).abs() < 1e-4);
-    assert!((product(3, 1)? - product(3, 2)?).abs() > 1e-3);
+        (rope.apply(q, array([[i]])) * rope.apply(k, array([[j]]))).sum(..).item()
+    }
+    assert!((product(3, 1, &q, &k)? - product(12, 10, &q, &k)?).abs() < 1e-4);
+    assert!((product(3, 1, &q, &k)? - product(3, 2, &q, &k)?).abs() > 1e-3);
     Ok(())
 }
 
@@ -98,10 +100,10 @@ fn rotations_tell_distances() -> Result<()> {
 #[test]
 fn rope_of_attention_is_the_one_of_flax() -> Result<()> {
     setup();
-    let ramp = |shape: &[usize], step: f64, start: f64| {
+    fn ramp(shape: &[usize], step: f64, start: f64) -> Array {
         let count: usize = shape.iter().product();
         (arange(0..count as i32).astype(DType::F32) * step + start).sin().reshape(shape)
-    };
+    }
     fn close(y: Array, want: &[f32]) -> Result<()> {
         let result = y.ravel().get(..want.len());
         assert!(allclose(&result, array(want), 2e-5, 2e-6)?, "{result:?} against {want:?}");
@@ -220,9 +222,9 @@ fn blockwise_attention_takes_every_option() -> Result<()> {
         random_array(3, &[1, 2, 530, 1040]),
     ];
     let wide = random_array(4, &[2, 1, 1, 1040]);
-    let ids = |n: usize, parts: usize| {
+    fn ids(n: usize, parts: usize) -> Array {
         stack(&[floor_divide(arange(0..n as i32), (n / parts) as i32), arange(0..n as i32) % 3], 0)
-    };
+    }
     let options: Vec<(&str, AttentionOptions, usize)> = vec![
         ("soft cap", AttentionOptions::new().soft_cap(2.0).is_causal(true), 3),
         ("bias", AttentionOptions::new().is_causal(true).local_window_size(90, 0), 4),
@@ -280,16 +282,18 @@ fn calls_of_cudnn_are_those_of_jax() -> Result<()> {
     let want = std::fs::read_to_string(path).expect("the reference calls");
     for name in ["plain", "causal", "window", "gqa", "bias", "seqlens", "f16", "mask"] {
         let dtype = if name == "f16" { DType::F16 } else { DType::Bf16 };
-        let zeros_of = |shape: &[usize]| zeros_dtype(shape, dtype);
-        let key = zeros_of(&[2, 256, if name == "gqa" { 2 } else { 4 }, 64]);
-        let mut x = vec![zeros_of(&[2, 256, 4, 64]), key.clone(), key];
+        fn zeros_of(shape: &[usize], dtype: DType) -> Array {
+            zeros_dtype(shape, dtype)
+        }
+        let key = zeros_of(&[2, 256, if name == "gqa" { 2 } else { 4 }, 64], dtype);
+        let mut x = vec![zeros_of(&[2, 256, 4, 64], dtype), key.clone(), key];
         match name {
-            "bias" => x.push(zeros_of(&[1, 4, 256, 256])),
+            "bias" => x.push(zeros_of(&[1, 4, 256, 256], dtype)),
             "mask" => x.push(zeros_dtype([1, 1, 256, 256], DType::Bool)),
             "seqlens" => x.extend([zeros_dtype([2], DType::I32), zeros_dtype([2], DType::I32)]),
             _ => {}
         }
-        let attend = move |x: &[Array]| {
+        fn attend(x: &[Array], name: &str) -> Array {
             let options = AttentionOptions::new().implementation(Implementation::Cudnn);
             let options = match name {
                 "causal" | "gqa" => options.is_causal(true),
@@ -300,18 +304,21 @@ fn calls_of_cudnn_are_those_of_jax() -> Result<()> {
                 _ => options,
             };
             options.dot_product_attention(&x[0], &x[1], &x[2])
-        };
+        }
         // The operands that are differentiated: query, key, value, and the bias.
         let n = if name == "bias" { 4 } else { 3 };
         let gradient = move |given: Vec<Array>| -> Result<Vec<Array>> {
             let (ct, x) = (given[0].clone(), given[1..].to_vec());
             let tail = x[n..].to_vec();
-            let loss = move |y: Vec<Array>| (attend(&[y, tail.clone()].concat()) * &ct).astype(DType::F32).sum(..);
+            let loss =
+                move |y: Vec<Array>| (attend(&[y, tail.clone()].concat(), name) * &ct).astype(DType::F32).sum(..);
             grad(loss).call(x[..n].to_vec())
         };
-        let cuda = || shardax::export::ExportOptions::new().platforms(["cuda"]);
-        let with_ct: Vec<Array> = [zeros_of(&[2, 256, 4, 64])].into_iter().chain(x.clone()).collect();
-        let forward = cuda().export(move |x: Vec<Array>| attend(&x), x)?;
+        fn cuda() -> shardax::export::ExportOptions {
+            shardax::export::ExportOptions::new().platforms(["cuda"])
+        }
+        let with_ct: Vec<Array> = [zeros_of(&[2, 256, 4, 64], dtype)].into_iter().chain(x.clone()).collect();
+        let forward = cuda().export(move |x: Vec<Array>| attend(&x, name), x)?;
         let backward = cuda().export(gradient, with_ct)?;
         let texts = [forward.mlir_module("cuda"), backward.mlir_module("cuda")];
         let calls = texts.map(|text| text.map(cudnn_calls).unwrap_or_default());
@@ -388,7 +395,9 @@ fn bf16_zeros(shape: [usize; 4]) -> Array {
 #[test]
 fn what_cudnn_does_not_take_says_why() -> Result<()> {
     setup();
-    let options = || AttentionOptions::new().implementation(Implementation::Cudnn);
+    fn options() -> AttentionOptions {
+        AttentionOptions::new().implementation(Implementation::Cudnn)
+    }
     let x = bf16_zeros([1, 64, 2, 16]);
     let cases: Vec<(AttentionOptions, Array, &str)> = vec![
         (options(), zeros([1, 64, 2, 16]), "bfloat16 and float16"),
@@ -420,7 +429,9 @@ fn attention_over_devices_equals_that_of_one() -> Result<()> {
     let random_array =
         |seed: u64, heads: usize| random::normal(random::key(seed), [4, 24, heads, 8]).astype(DType::Bf16);
     let x = (random_array(0, 4), random_array(1, 2), random_array(2, 2));
-    let wide = |(q, k, v): (Array, Array, Array)| [q, k, v].map(|x| x.astype(DType::F32));
+    fn wide((q, k, v): (Array, Array, Array)) -> [Array; 3] {
+        [q, k, v].map(|x| x.astype(DType::F32))
+    }
     for implementation in [Implementation::Xla, Implementation::Blockwise] {
         let attend = move |q: Array, k: Array, v: Array| {
             let options = AttentionOptions::new().is_causal(true).implementation(implementation);
@@ -429,12 +440,12 @@ fn attention_over_devices_equals_that_of_one() -> Result<()> {
         let argnums = (Arg::<0>, Arg::<1>, Arg::<2>);
         let loss = move |q: Array, k: Array, v: Array| attend(q, k, v).astype(DType::F32).square().sum(..);
         let want = wide(jit(grad(loss).argnums(argnums)).call(x.clone())?);
-        let near = |found: (Array, Array, Array)| -> Result<()> {
-            for (found, want) in wide(found).iter().zip(&want) {
+        fn near(found: (Array, Array, Array), implementation: Implementation, want: &[Array; 3]) -> Result<()> {
+            for (found, want) in wide(found).iter().zip(want) {
                 assert!(allclose(found, want, 3e-2, 3e-2)?, "{implementation:?}");
             }
             Ok(())
-        };
+        }
         let spec = P!["data", None, "model"];
         // Split by the compiler, then by types.
         for explicit in [false, true] {
@@ -443,14 +454,14 @@ fn attention_over_devices_equals_that_of_one() -> Result<()> {
             let mesh = make_mesh(axes)?.with_axis_types([types; 2])?;
             let split = NamedSharding::new(&mesh, spec.clone());
             let placed = device_put(&x, &split)?;
-            near(jit(grad(loss).argnums(argnums)).call(placed)?)?;
+            near(jit(grad(loss).argnums(argnums)).call(placed)?, implementation, &want)?;
         }
         let mesh = make_mesh([("data", 4), ("model", 2)])?;
         let mapped = shard_map(attend, &mesh).in_specs((&spec, &spec, &spec)).out_specs(&spec);
         let loss = move |q: Array, k: Array, v: Array| -> Result<Array> {
             Ok(mapped.call((q, k, v))?.astype(DType::F32).square().sum(..))
         };
-        near(jit(grad(loss).argnums(argnums)).call(x.clone())?)?;
+        near(jit(grad(loss).argnums(argnums)).call(x.clone())?, implementation, &want)?;
     }
     Ok(())
 }

@@ -66,7 +66,9 @@ fn experts_over_devices_equal_one_device() -> Result<()> {
     let mesh = make_mesh([("expert", 4)])?;
     let moe = experts(2)?;
     let x = random::normal(random::key(1), [4, 10, 6]);
-    let on_one = |moe: Experts, x: Array| Ok(objective(moe.forward(x)?));
+    fn on_one(moe: Experts, x: Array) -> Result<(Array, Array)> {
+        Ok(objective(moe.forward(x)?))
+    }
     let ((want, want_y), want_grads) = jit(value_and_grad(on_one).has_aux()).call((&moe, &x))?;
 
     // The router whole on each device, the experts and the rows of x split.
@@ -75,7 +77,7 @@ fn experts_over_devices_equal_one_device() -> Result<()> {
         let (loss, y) = objective(moe.forward_over(x, "expert")?);
         Ok((pmean(loss, "expert"), y))
     }
-    let apart = |moe: Experts, x: Array| -> Result<(Array, Array)> {
+    fn apart(moe: Experts, x: Array, mesh: &Mesh) -> Result<(Array, Array)> {
         let router = moe.router.clone();
         let experts = moe.experts.clone();
         let inside = |(router, experts): (Linear, Stack<Sequential<(Linear, Apply, Linear)>>), x: Array| {
@@ -83,13 +85,14 @@ fn experts_over_devices_equal_one_device() -> Result<()> {
             (moe.router, moe.experts) = (router, experts);
             split(moe, x)
         };
-        shard_map(inside, &mesh)
+        shard_map(inside, mesh)
             .in_specs(((P![], P!["expert"]), P!["expert"]))
             .out_specs((P![], P!["expert"]))
             .call(((router, experts), x))
-    };
+    }
     let placed = rules.device_put(&moe)?;
-    let ((got, got_y), got_grads) = jit(value_and_grad(apart).has_aux()).call((&placed, &x))?;
+    let ((got, got_y), got_grads) =
+        jit(value_and_grad(|moe: Experts, x: Array| apart(moe, x, &mesh)).has_aux()).call((&placed, &x))?;
     assert!(allclose(got, want, 1e-5, 0.0)?);
     assert!(allclose(got_y, want_y, 1e-4, 1e-5)?);
     for ((path, got), want) in tree::leaves_with_path(&got_grads).into_iter().zip(tree::leaves(&want_grads)) {

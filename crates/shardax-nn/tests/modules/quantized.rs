@@ -61,14 +61,14 @@ fn scales_are_of_the_whole_batch() -> Result<()> {
     setup();
     let layer = Fp8Linear::new(Linear::new(8, 4, &mut Rngs::new(0)));
     let x = random::normal(random::key(1), [16, 8]);
-    let step = |x: Array| -> Result<Fp8DotGeneral> {
+    fn step(x: Array, layer: &Fp8Linear) -> Result<Fp8DotGeneral> {
         let mut optimizer = Optimizer::new(layer.clone(), sgd(0.1))?;
         let _ = optimizer.minimize(|layer| layer.forward(x.clone()).square().mean(..))?;
         Ok(optimizer.model.dot_general)
-    };
-    let single_step = step(x.clone())?;
+    }
+    let single_step = step(x.clone(), &layer)?;
     let split = device_put(&x, &NamedSharding::new(&make_mesh([("data", 4)])?, P!["data"]))?;
-    let many = step(split)?;
+    let many = step(split, &layer)?;
     for (a, b) in tree::leaves(&single_step).iter().zip(tree::leaves(&many)) {
         assert!(allclose(a, &b, 1e-5, 1e-7)?, "{a} and {b}");
     }

@@ -148,13 +148,15 @@ fn a_loss_that_leaves_values_aside_names_capture() -> Result<()> {
     setup();
     let model = Sower { layer: Linear::new(2, 1, &mut Rngs::new(0)), seen: Intermediate::default() };
     let mut optimizer = Optimizer::new(model, sgd(0.1))?;
-    let loss = |model: &mut Sower| {
+    fn loss(model: &mut Sower) -> Array {
         let y = model.layer.forward(ones([3, 2]));
         model.seen.sow(&y);
         y.square().mean(..)
-    };
+    }
     let message = rejection(optimizer.minimize(loss));
     assert!(message.contains("no array \"seen[0]\"") && message.contains("with `capture` first"), "{message}");
-    let captured = |model: &mut Sower| Ok::<_, shardax::Error>(capture(model, loss)?.0);
+    fn captured(model: &mut Sower) -> Result<Array> {
+        Ok(capture(model, loss)?.0)
+    }
     optimizer.minimize(captured).map(drop)
 }

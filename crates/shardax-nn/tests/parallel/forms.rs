@@ -33,13 +33,13 @@ impl Run {
     fn alone(experts: bool) -> &'static Run {
         static RUNS: [OnceLock<Run>; 2] = [const { OnceLock::new() }; 2];
         RUNS[usize::from(experts)].get_or_init(|| {
-            let run = || {
+            fn run(experts: bool) -> Result<Run> {
                 let (tokens, targets) = batch();
                 let state = start(&Config { experts, ..Config::default() })?;
                 let step = jit(step).lower((&state, &tokens, &targets))?.compile_with_options(&QUICK)?;
                 Run::of(state, |state| step.call((state, &tokens, &targets)))
-            };
-            run().expect("one device")
+            }
+            run(experts).expect("one device")
         })
     }
 
@@ -134,12 +134,12 @@ fn data_parallel() -> Result<()> {
     fn of_devices(x: &Array) -> Array {
         x.reshape([8, ROWS / 8, LENGTH])
     }
-    let mapped = |mut state: State, tokens: Array, targets: Array| -> Result<(State, Array, Lm)> {
+    fn mapped(mut state: State, tokens: Array, targets: Array) -> Result<(State, Array, Lm)> {
         let (loss, grads) = value_and_grad(Lm::loss).call((&state.model, tokens, targets))?;
         let (loss, grads) = pmean((loss, grads), "data");
         state.update(grads.clone())?;
         Ok((state, loss, grads))
-    };
+    }
     let mapped = pmap(mapped).axis_name("data").in_axes((None, 0, 0)).out_axes(None);
     let state = start(&Config::default())?;
     let (own, own_targets) = (of_devices(&tokens), of_devices(&targets));
@@ -148,12 +148,14 @@ fn data_parallel() -> Result<()> {
     Run::of(state.clone(), |state| compiled.call((state, &own, &own_targets)))?.equals(Run::alone(false))?;
 
     let mesh = make_mesh([("data", 8)])?;
-    let local = |mut state: State, tokens: Array, targets: Array| -> Result<(State, Array, Lm)> {
-        let loss = |model: Lm, tokens: Array, targets: Array| Ok(pmean(model.loss(tokens, targets)?, "data"));
+    fn local(mut state: State, tokens: Array, targets: Array) -> Result<(State, Array, Lm)> {
+        fn loss(model: Lm, tokens: Array, targets: Array) -> Result<Array> {
+            Ok(pmean(model.loss(tokens, targets)?, "data"))
+        }
         let (loss, grads) = value_and_grad(loss).call((&state.model, tokens, targets))?;
         state.update(grads.clone())?;
         Ok((state, loss, grads))
-    };
+    }
     let local = jit(shard_map(local, &mesh).in_specs((P![], P!["data"], P!["data"])).out_specs(P![]));
     let state = device_put(&state, &NamedSharding::new(&mesh, P![]))?;
     let rows = NamedSharding::new(&mesh, P!["data"]);
@@ -211,12 +213,14 @@ fn pipelines() -> Result<()> {
     setup();
     let micro = X / MICRO_BATCHES;
     for (schedule, sums) in [(PipelineSchedule::GPipe, SUMS), (PipelineSchedule::OneFOneB, SUMS + 2)] {
-        let with_rules = |rules: Rules| Config { rules, schedule, ..Config::default() };
-        by_rules(&with_rules(rules(&[("stage", 4)], &[("layers", "stage")])?))?
+        fn with_rules(rules: Rules, schedule: &PipelineSchedule) -> Config {
+            Config { rules, schedule: *schedule, ..Config::default() }
+        }
+        by_rules(&with_rules(rules(&[("stage", 4)], &[("layers", "stage")])?, &schedule))?
             .is([("collective-permute stage loop", 2 * micro), ("all-reduce stage", TABLE + LAST + 1)]);
         let three = [("data", 2), ("stage", 2), ("model", 2)];
         let three = rules(&three, &[("batch", "data"), ("layers", "stage"), ("heads", "model"), ("mlp", "model")])?;
-        by_rules(&with_rules(three))?.is([
+        by_rules(&with_rules(three, &schedule))?.is([
             ("collective-permute stage loop", 2 * micro / 2),
             ("all-reduce model loop", sums * micro / 2),
             ("all-reduce data", LAYERS / 2 * (MATRICES / 2 + NORMS) + 1),

@@ -32,9 +32,9 @@ pub struct Mlp {
 
 impl Mlp {
     fn new(rngs: &mut Rngs) -> Self {
-        let linear = |from, to, names: [&'static str; 2], rngs: &mut Rngs| {
+        fn linear(from: usize, to: usize, names: [&'static str; 2], rngs: &mut Rngs) -> Linear {
             Linear::builder(from, to).use_bias(false).kernel_axes(names).build(rngs)
-        };
+        }
         let up = linear(FEATURES, HIDDEN, ["embed", "mlp"], rngs);
         Mlp { up, down: linear(HIDDEN, FEATURES, ["mlp", "embed"], rngs) }
     }
@@ -127,10 +127,10 @@ impl Lm {
         let first = move |embed: Embed, tokens: Array| {
             captured.constrain(embed.forward(tokens), [Some("batch"), Some("length"), None])
         };
-        let stage = |blocks: Stack<Block>, x: Array| -> Result<Array> {
+        fn stage(blocks: Stack<Block>, x: Array) -> Result<Array> {
             let (x, ()) = blocks.scan(|block, x: Array| (block.forward(x), ()), x)?;
             Ok(x)
-        };
+        }
         type Last = (Option<MixtureOfExperts<Mlp>>, RmsNorm, Linear);
         let last = move |(experts, norm, head): Last, x: Array, targets: Array| -> Result<Array> {
             let (x, balance) = match experts {

@@ -87,7 +87,9 @@ fn pipelines_say_what_does_not_fit() -> Result<()> {
     let rules = Rules::new(&make_mesh([("stage", 4)])?, [("layers", "stage")]);
     let model = layers(&rules)?;
     let x = ones([6, 32]);
-    let error_text = |loss: Result<Array>| loss.err().map(|error| error.to_string()).unwrap_or_default();
+    fn error_text(loss: Result<Array>) -> String {
+        loss.err().map(|error| error.to_string()).unwrap_or_default()
+    }
     // Rows that do not divide, counts of 0, axes that are not bound or not tracked, and stages and losses of other
     // types.
     let text = error_text(loss_by(Pipeline::of(&rules, "layers", 4), false)(model.clone(), x.clone(), x.clone()));

@@ -22,12 +22,14 @@ fn a_ring_equals_one_device() -> Result<()> {
     setup();
     let mesh = make_mesh([("data", 2), ("sequence", 4)])?;
     let split = P!["data", "sequence"];
-    let options = |n: usize| match n {
-        0 => AttentionOptions::new(),
-        1 => AttentionOptions::new().is_causal(true),
-        2 => AttentionOptions::new().is_causal(true).soft_cap(2.0).scale(0.4),
-        _ => AttentionOptions::new().local_window_size(5, 2),
-    };
+    fn options(n: usize) -> AttentionOptions {
+        match n {
+            0 => AttentionOptions::new(),
+            1 => AttentionOptions::new().is_causal(true),
+            2 => AttentionOptions::new().is_causal(true).soft_cap(2.0).scale(0.4),
+            _ => AttentionOptions::new().local_window_size(5, 2),
+        }
+    }
     // Query heads, key heads; lengths of both; the dtype.
     let cases = [
         (0, [4, 2], [16, 16], DType::F32, 2e-5),
@@ -36,11 +38,15 @@ fn a_ring_equals_one_device() -> Result<()> {
         (3, [2, 2], [16, 16], DType::F32, 2e-5),
     ];
     for (n, [heads, kv_heads], [queries, keys], dtype, tolerance) in cases {
-        let make = |seed: u32, length: usize, heads: usize| {
+        fn make(seed: u32, length: usize, heads: usize, dtype: DType) -> Array {
             random::normal(random::key(seed), [2, length, heads, 8]).astype(dtype)
-        };
-        let inputs =
-            [make(0, queries, heads), make(1, keys, kv_heads), make(2, keys, kv_heads), make(3, queries, heads)];
+        }
+        let inputs = [
+            make(0, queries, heads, dtype),
+            make(1, keys, kv_heads, dtype),
+            make(2, keys, kv_heads, dtype),
+            make(3, queries, heads, dtype),
+        ];
         let on_one =
             |inputs: [Array; 4]| with_gradients(|q, k, v| Ok(options(n).dot_product_attention(q, k, v)), inputs);
         let (want, want_grads) = jit(on_one).call(inputs.clone())?;
@@ -83,10 +89,10 @@ fn a_ring_keeps_segments_apart() -> Result<()> {
         AttentionOptions::new().is_causal(causal).segment_ids(ids, ids)
     }
     for causal in [false, true] {
-        let on_one = |inputs: [Array; 4]| {
-            with_gradients(|q, k, v| Ok(options(causal, &ids).dot_product_attention(q, k, v)), inputs)
-        };
-        let (want, want_grads) = jit(on_one).call(inputs.clone())?;
+        fn on_one(inputs: [Array; 4], causal: bool, ids: &Array) -> Result<(Array, (Array, Array, Array))> {
+            with_gradients(|q, k, v| Ok(options(causal, ids).dot_product_attention(q, k, v)), inputs)
+        }
+        let (want, want_grads) = jit(|inputs: [Array; 4]| on_one(inputs, causal, &ids)).call(inputs.clone())?;
         let around = |inputs: [Array; 4]| {
             let ring =
                 |q: Array, k: Array, v: Array, ids: Array| options(causal, &ids).ring_attention(q, k, v, "sequence");
@@ -109,10 +115,10 @@ fn a_ring_keeps_segments_apart() -> Result<()> {
         assert!(allclose(text, second(&want), 1e-5, 1e-5)?);
     }
 
-    let layer = |rules: &Rules| {
+    fn layer(rules: &Rules) -> MultiHeadAttention {
         let rngs = &mut Rngs::new(0).with_rules(rules);
         MultiHeadAttention::builder(2, 8).is_causal(true).sequence_axis("length").build(rngs)
-    };
+    }
     let x = random::normal(random::key(4), [2, 16, 8]);
     let attend =
         |layer: MultiHeadAttention, x: Array| layer.attend(&x, &x, &x, AttentionOptions::new().segment_ids(&ids, &ids));
@@ -134,14 +140,19 @@ fn a_ring_sends_and_stores_shards() -> Result<()> {
     let ring = shard_map(ring, &mesh).in_specs((&split, &split, &split)).out_specs(&split);
     let loss = |q: Array, k: Array, v: Array| -> Result<Array> { Ok(ring.call((q, k, v))?.square().sum(..)) };
     let (length, depth) = (256, 8);
-    let input = |heads: usize| zeros([1, length, heads, depth]);
+    fn input(heads: usize, length: usize, depth: usize) -> Array {
+        zeros([1, length, heads, depth])
+    }
     let step = jit(grad(loss).argnums((Arg::<0>, Arg::<1>, Arg::<2>)));
-    let compiled = step.lower((input(4), input(2), input(2)))?.compile()?;
+    let compiled =
+        step.lower((input(4, length, depth), input(2, length, depth), input(2, length, depth)))?.compile()?;
     let block = 4 * length / 8 * 2 * depth;
     let sent = compiled.collectives()?;
-    let bytes = |in_loop| sent.iter().filter(|c| c.in_loop == in_loop).map(|c| c.bytes * c.count).sum::<usize>();
+    fn bytes(in_loop: bool, sent: &shardax::stages::Collectives) -> usize {
+        sent.iter().filter(|c| c.in_loop == in_loop).map(|c| c.bytes * c.count).sum::<usize>()
+    }
     assert!(sent.iter().all(|c| c.kind == CollectiveKind::CollectivePermute && c.participants == 2), "{sent}");
-    assert_eq!((bytes(true), bytes(false)), (2 * block + 4 * block, 2 * block), "{sent}");
+    assert_eq!((bytes(true, &sent), bytes(false, &sent)), (2 * block + 4 * block, 2 * block), "{sent}");
     // The scores of all heads and positions would need at least four times as much.
     let temporaries = compiled.memory_analysis()?.temporaries;
     assert!(temporaries < (4 * 4 * length * length / 4) as i64, "{temporaries} bytes");

@@ -22,7 +22,9 @@ fn types_of_restored_arrays() -> Result<()> {
     let folder = Folder::new();
     let state =
         Optimizer::new(Linear::builder(8, 16).kernel_axes(["in", "out"]).build(&mut Rngs::new(0)), adamw(0.1, 0.0))?;
-    let rules = |mesh: &Mesh| Rules::new(mesh, [("in", "x"), ("out", "y")]);
+    fn rules(mesh: &Mesh) -> Rules {
+        Rules::new(mesh, [("in", "x"), ("out", "y")])
+    }
     let two_by_four = mesh([("x", 2), ("y", 4)], AxisType::Explicit)?;
     let mut state_on_two_by_four: State = rules(&two_by_four).device_put(&state)?;
     let _ = state_on_two_by_four.minimize(|layer: &mut Linear| layer.forward(ones([4, 8])).square().sum(..))?;

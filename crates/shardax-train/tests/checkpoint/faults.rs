@@ -68,6 +68,7 @@ fn a_wrong_byte_is_named() -> Result<()> {
         fails(Checkpoint::open(&path)?.verify(), &[&want]);
         fs::write(&file, &intact).expect("the file");
     }
+    // The manifest has its own checksum, which is in `commit`.
     for (name, at) in [("manifest.json", 200), ("commit", 0)] {
         let before = fs::read(path.join(name)).expect("the file");
         change(&path.join(name), |bytes| bytes[at] ^= 1);
@@ -97,11 +98,11 @@ fn what_is_missing_is_named() -> Result<()> {
 
 #[test]
 fn another_version_is_not_guessed_at() -> Result<()> {
-    let rewrite = |path: &Path, from: &str, to: &str| {
+    fn rewrite(path: &Path, from: &str, to: &str) {
         let text = fs::read_to_string(path.join("manifest.json")).expect("the manifest").replacen(from, to, 1);
         fs::write(path.join("manifest.json"), &text).expect("the manifest");
         fs::write(path.join("commit"), format!("{:08x}\n", crc32fast::hash(text.as_bytes()))).expect("the commit");
-    };
+    }
     let (_folder, path) = with(|path| rewrite(path, "\"version\":1", "\"version\":7"))?;
     fails(Checkpoint::open(&path), &["manifest.json has version 7 of the format", "reads version 1", "newer"]);
     let (_folder, path) = with(|path| rewrite(path, "shardax checkpoint", "something else"))?;
@@ -123,14 +124,14 @@ fn another_version_is_not_guessed_at() -> Result<()> {
 /// In manifests whose checksum is right.
 #[test]
 fn manifests_that_lead_elsewhere_are_damaged() -> Result<()> {
-    let rewrite = |path: &Path, change: &dyn Fn(&mut serde_json::Value)| {
+    fn rewrite(path: &Path, change: &dyn Fn(&mut serde_json::Value)) {
         let text = fs::read(path.join("manifest.json")).expect("the manifest");
         let mut manifest = serde_json::from_slice(&text).expect("JSON");
         change(&mut manifest);
         let text = manifest.to_string();
         fs::write(path.join("manifest.json"), &text).expect("the manifest");
         fs::write(path.join("commit"), format!("{:08x}\n", crc32fast::hash(text.as_bytes()))).expect("the commit");
-    };
+    }
     let (_folder, path) = with(|_| ())?;
     let outside = path.with_file_name("outside.safetensors");
     fs::copy(path.join(FILE), &outside).expect("the file");
@@ -165,8 +166,12 @@ fn manifests_that_lead_elsewhere_are_damaged() -> Result<()> {
 fn metadata_comes_back_as_it_was_or_is_not_saved() -> Result<()> {
     setup();
     let folder = Folder::new();
-    let nested = |depth: usize| (0..depth).fold(serde_json::json!(1), |inner, _| serde_json::json!([inner]));
-    let args = |metadata| checkpoint::SaveArgs::new().metadata(metadata);
+    fn nested(depth: usize) -> serde_json::Value {
+        (0..depth).fold(serde_json::json!(1), |inner, _| serde_json::json!([inner]))
+    }
+    fn args(metadata: serde_json::Value) -> checkpoint::SaveArgs {
+        checkpoint::SaveArgs::new().metadata(metadata)
+    }
     checkpoint::save_with(folder.join("flat"), &ones([2]), &args(nested(120)))?;
     assert_eq!(*Checkpoint::open(folder.join("flat"))?.metadata(), nested(120));
     let deep = args(nested(130));
@@ -250,7 +255,9 @@ fn a_full_disk_is_an_error_and_what_was_saved_stays() -> Result<()> {
     let Some(disk) = Disk::new("size=8m") else { return Ok(()) };
     let folder = disk.0.join("run");
     let mut checkpoints = CheckpointManager::new(&folder, CheckpointManagerOptions::new())?;
-    let small = |x: i32| (arange(0..1_500_000) + x, ones([5]));
+    fn small(x: i32) -> (Array, Array) {
+        (arange(0..1_500_000) + x, ones([5]))
+    }
     checkpoints.save(1, &small(1))?;
     checkpoints.save(2, &small(2))?;
     let full: &[&str] =

@@ -76,16 +76,16 @@ fn the_best_are_kept_and_the_last() -> Result<()> {
 fn what_was_left_half_written_goes_and_what_others_write_stays() -> Result<()> {
     setup();
     let folder = Folder::new();
-    let stale = || {
+    fn stale(folder: &Folder) {
         fs::create_dir(folder.join("7.unfinished")).expect("a folder");
         fs::write(folder.join("7.unfinished").join("device-00000.safetensors"), "half").expect("a file");
-    };
+    }
     fs::write(folder.join("notes.unfinished"), "the user's").expect("a file");
-    stale();
+    stale(&folder);
     let mut manager = CheckpointManager::new(&folder.0, Options::new())?;
     assert_eq!(names(&folder.0), [".lock", "notes.unfinished"]);
     // While the first lives it may be its own.
-    stale();
+    stale(&folder);
     let second = CheckpointManager::new(&folder.0, Options::new())?;
     assert!(folder.join("7.unfinished").exists());
     drop(second);
@@ -184,7 +184,9 @@ fn a_file_with_the_name_of_a_folder_stops_nothing_else() -> Result<()> {
         fs::write(folder.join(name), "the user's").expect("a file");
     }
     fs::create_dir(folder.join(".lock")).expect("a folder");
-    let options = || Options::new().max_to_keep(1).enable_async_checkpointing(false);
+    fn options() -> CheckpointManagerOptions {
+        Options::new().max_to_keep(1).enable_async_checkpointing(false)
+    }
     let mut checkpoints = CheckpointManager::new(&folder.0, options())?;
     fails(checkpoints.save(1, &value(1.0)), &["1.unfinished exists already", "remove it"]);
     fs::rename(folder.join("1.unfinished"), folder.join("moved")).expect("a file");
@@ -206,7 +208,9 @@ fn several_that_replace_one_checkpoint_leave_one_of_theirs_whole() -> Result<()>
     setup();
     let folder = Folder::new();
     let path = folder.join("x");
-    let tree = |x: f32| (0..20).map(|i| full([1000], x + i as f32)).collect::<Vec<_>>();
+    fn tree(x: f32) -> Vec<Array> {
+        (0..20).map(|i| full([1000], x + i as f32)).collect::<Vec<_>>()
+    }
     checkpoint::save(&path, &tree(0.0))?;
     // What a program left there that was ended.
     fs::create_dir(folder.join("x.unfinished")).expect("a folder");

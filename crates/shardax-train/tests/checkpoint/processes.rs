@@ -20,15 +20,15 @@ type Tree = (Array, Array, Array, Array);
 fn state(begin: i32) -> Result<Tree> {
     let n = device_count();
     let (line, grid) = (make_mesh([("x", n)])?, make_mesh([("i", n / 2), ("j", 2)])?);
-    let of = |sharding: NamedSharding| {
+    fn of(sharding: NamedSharding, begin: i32) -> Result<Array> {
         make_array_from_callback([24, 8], DType::I32, &sharding, |index| {
             let rows = arange(index[0].start as i32..index[0].end as i32).reshape([-1, 1]);
             Ok(rows * 8 + arange(index[1].start as i32..index[1].end as i32) + begin)
         })
-    };
-    let split = of(NamedSharding::new(&line, P!["x"]))?;
-    let part = of(NamedSharding::new(&grid, P![None, "j"]))?;
-    Ok((split, part, of(NamedSharding::new(&line, P![]))?, array(begin)))
+    }
+    let split = of(NamedSharding::new(&line, P!["x"]), begin)?;
+    let part = of(NamedSharding::new(&grid, P![None, "j"]), begin)?;
+    Ok((split, part, of(NamedSharding::new(&line, P![]), begin)?, array(begin)))
 }
 
 fn check(tree: &Tree, begin: i32) -> Result<()> {
@@ -68,9 +68,9 @@ fn train(folder: &Path, steps: u64) -> Result<()> {
     })
     .out_shardings((&split, UNSPECIFIED))
     .donate_argnums([0]);
-    let row = |i: usize| {
+    fn row(i: usize) -> Result<Example> {
         Ok(Example::from([("x".to_owned(), HostArray::from_slice(&[(i * i % 11) as f32 / 11.0; 8], &[8])?)]))
-    };
+    }
     let rows = (64usize, row).stream().shuffled(5).shard(process_index(), process_count());
     let mut data = rows.batch(8 / process_count()).map(move |batch| batch["x"].to_array_of_process(&split)).prefetch(2);
     let options = CheckpointManagerOptions::new().save_interval_steps(3).timeout(std::time::Duration::from_secs(20));
@@ -181,7 +181,9 @@ fn another_number_of_processes_resumes() {
         job_in(&parts, "train-4", 2, 2);
         job_in(&parts, "train-8", 4, 1);
         job_in(&parts, "train-12", 1, 4);
-        let read = |folder: &Folder, name: &str| std::fs::read_to_string(folder.join(name)).expect("the weights");
+        fn read(folder: &Folder, name: &str) -> String {
+            std::fs::read_to_string(folder.join(name)).expect("the weights")
+        }
         assert_eq!(read(&parts, "weights-12-1"), read(&folder_of_one, "weights-12-1"));
         fn steps(folder: &Folder) -> Vec<u64> {
             JsonLines::read(folder.join("run/metrics.jsonl")).expect("a log").iter().map(|line| line.step).collect()

@@ -69,10 +69,12 @@ fn train(rules: &Rules, mut state: State, steps: std::ops::Range<usize>) -> Resu
 
 /// One device, copies on eight, and parameters split over as many.
 fn placements() -> Result<Vec<(&'static str, Rules)>> {
-    let over = |n: usize| make_mesh([("data", n)]);
-    let fsdp = |n| -> Result<Rules> {
+    fn over(n: usize) -> Result<Mesh> {
+        make_mesh([("data", n)])
+    }
+    fn fsdp(n: usize) -> Result<Rules> {
         Ok(Rules::new(&over(n)?, [("batch", "data")]).and("embed", "data").and("mlp", None::<&str>))
-    };
+    }
     Ok(vec![
         ("1 device", Rules::default()),
         ("2 devices, copies", Rules::new(&over(2)?, [("batch", "data")])),

@@ -14,12 +14,14 @@ use super::{Folder, bits, fails, names, setup};
 /// An array of any dtype with bytes that differ, and that mean something in it.
 fn odd(dtype: DType, shape: &[usize], seed: usize) -> Array {
     let count = shape.iter().product::<usize>() * dtype.byte_size();
-    let byte = |i: usize| (i * 31 + seed * 7 + 3) as u8;
+    fn byte(i: usize, seed: usize) -> u8 {
+        (i * 31 + seed * 7 + 3) as u8
+    }
     let bytes: Vec<u8> = match dtype {
-        DType::Bool => (0..count).map(|i| byte(i) & 1).collect(),
+        DType::Bool => (0..count).map(|i| byte(i, seed) & 1).collect(),
         DType::Float0 => vec![0; count],
-        _ if dtype.bits() < 8 => (0..count).map(|i| byte(i) & ((1 << dtype.bits()) - 1)).collect(),
-        _ => (0..count).map(byte).collect(),
+        _ if dtype.bits() < 8 => (0..count).map(|i| byte(i, seed) & ((1 << dtype.bits()) - 1)).collect(),
+        _ => (0..count).map(|i: usize| byte(i, seed)).collect(),
     };
     Array::from_bytes(&bytes, dtype, shape).expect("an array")
 }
@@ -91,9 +93,9 @@ fn weak_types_and_commitment_come_back() -> Result<()> {
     let tree = (array([0.25, 0.5]), array([0.5f32]) * 2.0, device_put(&array([1, 2]), &device)?, Array::from(0.5));
     checkpoint::save(folder.join("weak"), &tree)?;
     let restored = checkpoint::restore(folder.join("weak"), &tree)?;
-    let types = |tree: &(Array, Array, Array, Array)| {
+    fn types(tree: &(Array, Array, Array, Array)) -> Vec<(shardax::program::Aval, bool)> {
         tree::leaves(tree).iter().map(|x| (x.aval(), x.committed())).collect::<Vec<_>>()
-    };
+    }
     assert_eq!(types(&restored), types(&tree));
     assert!(restored.0.weak_type() && !restored.1.weak_type() && restored.3.weak_type());
     assert_eq!(restored.2.devices()?, [device]);
@@ -156,7 +158,9 @@ fn plain_numbers_are_the_programs_or_the_checkpoints() -> Result<()> {
     setup();
     let folder = Folder::new();
     let path = folder.join("numbers");
-    let tree = |lr: f64, epoch: usize, on: bool| (zeros([2]), (lr, epoch), (on, 0.1f32));
+    fn tree(lr: f64, epoch: usize, on: bool) -> (Array, (f64, usize), (bool, f32)) {
+        (zeros([2]), (lr, epoch), (on, 0.1f32))
+    }
     checkpoint::save(&path, &tree(1e-3, 7, true))?;
     assert_eq!(checkpoint::restore(&path, &tree(1e-3, 7, true))?.1, (1e-3, 7));
     fails(
@@ -172,7 +176,9 @@ fn plain_numbers_are_the_programs_or_the_checkpoints() -> Result<()> {
     let path = folder.join("types");
     checkpoint::save(&path, &(zeros([2]), 0.5f64, 1i64 << 40))?;
     let saved = Checkpoint::open(&path)?;
-    let all = || RestoreOptions::new().restore_numbers();
+    fn all() -> RestoreOptions {
+        RestoreOptions::new().restore_numbers()
+    }
     fails(
         saved.restore_with(&(zeros([2]), 7i32, 1i64), &all()),
         &["the number `[1]` was saved as 0.5 in", "the tree's type is the type of 7", "keep_numbers"],
@@ -197,7 +203,9 @@ fn a_part_has_no_arrays_of_one_whose_name_begins_alike() -> Result<()> {
     }
     checkpoint::save(&path, &State { params: (array(1.0f32), array(2.0f32)), params_ema: array(3.0f32) })?;
     let saved = Checkpoint::open(&path)?;
-    let below = |path: &str| RestoreOptions::new().below(path);
+    fn below(path: &str) -> RestoreOptions {
+        RestoreOptions::new().below(path)
+    }
     let (a, b) = saved.restore_with(&(zeros(()), zeros(())), &below(".params"))?;
     assert_eq!((a.item::<f32>()?, b.item::<f32>()?), (1.0, 2.0));
     assert_eq!(saved.restore_with(&zeros(()), &below(".params_ema"))?.item::<f32>()?, 3.0);
@@ -236,7 +244,9 @@ fn a_part_of_a_tree_is_restored() -> Result<()> {
     // Other trees are errors that name the arrays, unless that is asked for.
     let mut rngs = Rngs::new(3);
     let wider = Net { layers: (0..3).map(|_| Linear::new(4, 8, &mut rngs)).collect(), bias: None, ..net(3) };
-    let below = || RestoreOptions::new().below(".model");
+    fn below() -> RestoreOptions {
+        RestoreOptions::new().below(".model")
+    }
     fails(
         saved.restore_with(&wider, &below()),
         &["has no `.model.layers[2].kernel`", "`.model.bias`, which the checkpoint has", "allow_missing"],
@@ -365,7 +375,7 @@ fn cases() -> u32 {
 
 fn moves(shape: &[usize], dtype: DType, from: (usize, usize, usize), to: (usize, usize, usize)) -> Result<()> {
     setup();
-    let place = |(mesh, i, j): (usize, usize, usize)| -> Result<Sharding> {
+    fn place((mesh, i, j): (usize, usize, usize), shape: &[usize]) -> Result<Sharding> {
         let axes = [
             [("i", 1), ("j", 1)],
             [("i", 2), ("j", 1)],
@@ -381,8 +391,8 @@ fn moves(shape: &[usize], dtype: DType, from: (usize, usize, usize), to: (usize,
             *dim = Some("j");
         }
         sharding(&axes[mesh], &dims)
-    };
-    let (from, to) = (place(from)?, place(to)?);
+    }
+    let (from, to) = (place(from, shape)?, place(to, shape)?);
     // What does not divide is an error of its own.
     if from.shard_shape(shape).is_err() || to.shard_shape(shape).is_err() {
         return Ok(());

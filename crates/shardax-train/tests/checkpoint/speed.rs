@@ -34,10 +34,10 @@ fn a_gibibyte() -> Result<()> {
     setup();
     let folder = Folder::new();
     let rows = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
-    let make = |seed: u32| -> Result<Vec<Array>> {
-        (0..16).map(|i| device_put(&random::bits(random::key(seed + i), [1 << 12, 1 << 12]), &rows)).collect()
-    };
-    let tree = block_until_ready(make(0)?)?;
+    fn make(seed: u32, rows: &NamedSharding) -> Result<Vec<Array>> {
+        (0..16).map(|i| device_put(&random::bits(random::key(seed + i), [1 << 12, 1 << 12]), rows)).collect()
+    }
+    let tree = block_until_ready(make(0, &rows)?)?;
     // The same values, since some disks write what repeats itself only once.
     let values: Vec<u8> = bits(&tree)?.concat();
     let mut read_back = vec![0u8; 4 << 20];
@@ -94,11 +94,15 @@ fn a_gibibyte_that_the_next_step_donates() -> Result<()> {
     setup();
     let folder = Folder::new();
     let rows = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
-    let make = |seed: u32| device_put(&random::bits(random::key(seed), [1 << 12, 1 << 12]), &rows);
-    let mut state = block_until_ready((0..16).map(make).collect::<Result<Vec<_>>>()?)?;
+    fn make(seed: u32, rows: &NamedSharding) -> Result<Array> {
+        device_put(&random::bits(random::key(seed), [1 << 12, 1 << 12]), rows)
+    }
+    let mut state = block_until_ready((0..16).map(|seed: u32| make(seed, &rows)).collect::<Result<Vec<_>>>()?)?;
     // A step that takes long enough for the threads of a copy to run at the same time.
     let step = jit(|state: Vec<Array>| tree::map(|x| x + 1, state)).donate_argnums([0]);
-    let ms = |begin: Instant| begin.elapsed().as_secs_f64() * 1e3;
+    fn ms(begin: Instant) -> f64 {
+        begin.elapsed().as_secs_f64() * 1e3
+    }
     let one_step = |state: &mut Vec<Array>| -> Result<f64> {
         let begin = Instant::now();
         *state = block_until_ready(step.call(std::mem::take(state))?)?;
@@ -161,12 +165,15 @@ fn a_step_does_not_wait_for_its_data() -> Result<()> {
         let place = move |batch: Example| batch["tokens"].to_array_on(&rows);
         Ok(text_windows(&path, 4 << 10)?.stream().shuffled(0).batch(ROWS).map(place))
     };
+    // A step of 20 ms hides the reading of a batch only if another thread reads ahead.
     let ahead = waits(80, &mut batches()?.prefetch(4))?;
     let without_saving = waits(20, &mut batches()?)?;
     println!(
         "the share of time that steps of 20 ms wait for data, in windows of ten: {ahead:.4?}, in turns {without_saving:.4?}"
     );
-    let least = |waits: &[f64]| waits.iter().copied().fold(1.0, f64::min);
+    fn least(waits: &[f64]) -> f64 {
+        waits.iter().copied().fold(1.0, f64::min)
+    }
     assert!(
         least(&ahead) < least(&without_saving) / 4.0 && least(&without_saving) > 0.03,
         "{ahead:.4?}, {without_saving:.4?}"

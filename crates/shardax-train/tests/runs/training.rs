@@ -58,6 +58,7 @@ fn run(folder: &Path) -> Result<()> {
     let _listening = preemption::listen()?;
     distributed::initialize()?;
     let file = |name: &str| folder.join(format!("{name}-{}", process_index()));
+    // The file appears complete or not at all, because the test waits for it and then reads it.
     std::fs::write(file("pid.new"), std::process::id().to_string()).expect("a file");
     std::fs::rename(file("pid.new"), file("pid")).expect("a file");
     let (state, split) = begin()?;
@@ -91,6 +92,7 @@ fn run(folder: &Path) -> Result<()> {
         std::thread::sleep(pace);
         step.call((state, x))
     })?;
+    // Signals have their usual effect from here on.
     drop(_listening);
     if ending == "return" {
         eprintln!("returned because of {:?}", preemption::notice());

@@ -69,12 +69,16 @@ fn errors_and_panics_of_threads_are_those_of_an_item() -> Result<()> {
 /// Each kind of change against what it says, on images small enough to look at.
 #[test]
 fn changes_of_images_are_what_they_say() -> Result<()> {
-    let pixels = |image: &HostArray| image.bytes().to_vec();
+    fn pixels(image: &HostArray) -> Vec<u8> {
+        image.bytes().to_vec()
+    }
     let row = HostArray::from_slice(&[1u8, 2, 3], &[1, 3, 1])?;
-    let all = |augment: Augment, image: &HostArray| -> Result<Vec<Vec<u8>>> {
+    fn all(augment: Augment, image: &HostArray) -> Result<Vec<Vec<u8>>> {
         (0..400).map(|n| Ok(pixels(&augment.image(n, image)?))).collect()
-    };
-    let share = |all: &[Vec<u8>], is: &[u8]| all.iter().filter(|x| *x == is).count() as f64 / all.len() as f64;
+    }
+    fn share(all: &[Vec<u8>], is: &[u8]) -> f64 {
+        all.iter().filter(|x| *x == is).count() as f64 / all.len() as f64
+    }
     let flipped = all(Augment::new(1).random_flip(), &row)?;
     let (plain, mirrored) = (share(&flipped, &[1, 2, 3]), share(&flipped, &[3, 2, 1]));
     assert!(plain + mirrored == 1.0 && (0.4..0.6).contains(&plain), "{plain} {mirrored}");
@@ -124,7 +128,9 @@ fn the_last_batch_is_masked() -> Result<()> {
     assert_eq!(batches[1]["image"].shape(), [4, 6, 5, 3]);
     assert!(batches[1]["image"].bytes()[3 * 90..].iter().all(|v| *v == 0));
     assert_eq!(images().epochs(1).batch_masked(7).items().count(), 1);
-    let named = |i: usize| Ok(Example::from([("mask".to_owned(), HostArray::from_slice(&[i as u8], &[])?)]));
+    fn named(i: usize) -> Result<Example> {
+        Ok(Example::from([("mask".to_owned(), HostArray::from_slice(&[i as u8], &[])?)]))
+    }
     fails((2usize, named).stream().batch_masked(2).next_item().expect("an error"), &["a `mask` of their own"]);
     let large = (1usize, image as fn(usize) -> Result<Example>).stream().epochs(1);
     fails(large.batch_masked(usize::MAX).next_item().expect("an error"), &["do not fit in memory"]);

@@ -67,12 +67,12 @@ fn an_epoch_has_every_example_once() -> Result<()> {
 fn the_seed_alone_decides_the_order() -> Result<()> {
     setup();
     let data = digits()?;
-    let first = |seed| -> Result<Vec<i32>> {
+    fn first(seed: u64, data: &Dataset) -> Result<Vec<i32>> {
         let mut batches = data.batches(64).shuffle(seed);
         batches.next().expect("a batch")?.labels.to_vec()
-    };
-    assert_eq!(first(1)?, first(1)?);
-    assert_ne!(first(1)?, first(2)?);
+    }
+    assert_eq!(first(1, &data)?, first(1, &data)?);
+    assert_ne!(first(1, &data)?, first(2, &data)?);
     Ok(())
 }
 
@@ -81,7 +81,9 @@ fn sizes_without_batches_are_errors() -> Result<()> {
     setup();
     let (data, none) = digits()?.split(5000);
     assert!(none.is_empty() && none.batches(8).next().is_none());
-    let error = |batches: Batches| batches.collect::<Result<Vec<_>>>().unwrap_err().to_string();
+    fn error(batches: Batches) -> String {
+        batches.collect::<Result<Vec<_>>>().unwrap_err().to_string()
+    }
     assert!(error(data.batches(0)).contains("batch size 0"));
     assert!(error(data.batches(2000).drop_last()).contains("larger than the data set (1797 examples)"));
     assert!(error(data.batches(usize::MAX)).contains("do not fit in memory"));
@@ -92,7 +94,9 @@ fn sizes_without_batches_are_errors() -> Result<()> {
 
 #[test]
 fn a_line_that_does_not_fit_is_named() {
-    let read = |text: &str| Dataset::from_csv(text.as_bytes(), &[1, 2, 1], 1.0).unwrap_err().to_string();
+    fn read(text: &str) -> String {
+        Dataset::from_csv(text.as_bytes(), &[1, 2, 1], 1.0).unwrap_err().to_string()
+    }
     assert!(read("1,2,3\n1,2\n").contains("line 2 of the data: it has 2 numbers, not 3"));
     assert!(read("1,x,3\n").contains("\"x\" is not a number"));
 }

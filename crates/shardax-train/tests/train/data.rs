@@ -36,6 +36,7 @@ fn idx_files_packed_and_plain() -> Result<()> {
     let shorts = [1i16, -2, 300].iter().flat_map(|x| x.to_be_bytes()).collect::<Vec<_>>();
     assert_eq!(idx(folder.write("shorts", idx_bytes(0x0b, &[3], &shorts)))?.to_vec::<i16>()?, [1, -2, 300]);
 
+    // Damaged files: each message has the position and what is missing.
     fails(idx_images(&plain, folder.write("few", idx_bytes(8, &[1], &[7]))), &["not as many rows", "label: uint8[1]"]);
     fails(
         idx(folder.write("cut", &bytes_of_file[..20])),
@@ -57,7 +58,9 @@ fn idx_files_packed_and_plain() -> Result<()> {
 #[test]
 fn cifar_files() -> Result<()> {
     let folder = Folder::new();
-    let record = |label: u8| [vec![label], (0..3072).map(|i| (i / 1024 * 100 + i % 50) as u8).collect()].concat();
+    fn record(label: u8) -> Vec<u8> {
+        [vec![label], (0..3072).map(|i| (i / 1024 * 100 + i % 50) as u8).collect()].concat()
+    }
     let files = [folder.write("1.bin", [record(3), record(9)].concat()), folder.write("2.bin", record(0))];
     let data = cifar10(&files)?;
     assert_eq!(data.len(), 3);
@@ -178,7 +181,7 @@ pub fn member(name: &str, bytes: &[u8]) -> Vec<u8> {
 }
 
 fn shards(folder: &Folder) -> Vec<std::path::PathBuf> {
-    let file = |name: &str, numbers: std::ops::Range<usize>| {
+    fn file(name: &str, numbers: std::ops::Range<usize>, folder: &Folder) -> std::path::PathBuf {
         let mut bytes: Vec<u8> = numbers
             .flat_map(|i| {
                 [
@@ -190,8 +193,8 @@ fn shards(folder: &Folder) -> Vec<std::path::PathBuf> {
             .collect();
         bytes.extend([0; 1024]);
         folder.write(name, bytes)
-    };
-    vec![file("0.tar", 0..5), file("1.tar", 5..6), file("2.tar", 6..11)]
+    }
+    vec![file("0.tar", 0..5, folder), file("1.tar", 5..6, folder), file("2.tar", 6..11, folder)]
 }
 
 #[test]
@@ -205,6 +208,7 @@ fn tar_files_of_examples() -> Result<()> {
         (&b"text 7"[..], &[7][..], &b"d/0007"[..])
     );
     let bytes = std::fs::read(&files[0]).expect("a file");
+    // A file that ends within a member still yields the complete examples before it.
     let cut = folder.write("cut.tar", &bytes[..4610]);
     let mut stream = WebDataset::new([cut]);
     assert!((0..2).all(|_| stream.next_item().expect("an example").is_ok()));

@@ -128,18 +128,23 @@ fn summed(mut header: Vec<u8>) -> Vec<u8> {
 fn bombs_are_errors_in_time() -> Result<()> {
     let folder = Folder::new();
     let zeros = vec![b'0'; 16 << 20];
-    let packed = |bytes: &[u8]| {
+    fn packed(bytes: &[u8]) -> Vec<u8> {
         let mut packed = GzEncoder::new(Vec::new(), flate2::Compression::best());
         packed.write_all(bytes).expect("in memory");
         packed.finish().expect("in memory")
-    };
+    }
     // Nothing for long, after what begins well: members of a gzip file are one after the other.
     let nothing = packed(&zeros);
-    let bomb = |name: &str, start: &[u8]| folder.write(name, [packed(start), nothing.repeat(64)].concat());
-    let (table, numbers) = (bomb("a.csv.gz", b"a,b\n1,2\n"), bomb("a.idx.gz", &[0, 0, 8, 1, 0, 0, 0, 2, 7, 8]));
+    fn bomb(name: &str, start: &[u8], folder: &Folder, nothing: &[u8]) -> PathBuf {
+        folder.write(name, [packed(start), nothing.repeat(64)].concat())
+    }
+    let (table, numbers) = (
+        bomb("a.csv.gz", b"a,b\n1,2\n", &folder, &nothing),
+        bomb("a.idx.gz", &[0, 0, 8, 1, 0, 0, 0, 2, 7, 8], &folder, &nothing),
+    );
     fails(within(SOON, move || csv(table)), &["a.csv.gz line 3", "longer than 16 MiB"]);
     fails(within(SOON, move || idx(numbers)), &["a.idx.gz is damaged", "at byte 10, bytes follow"]);
-    let images = bomb("images.idx.gz", &[0, 0, 8, 1, 0x40, 0, 0, 0]);
+    let images = bomb("images.idx.gz", &[0, 0, 8, 1, 0x40, 0, 0, 0], &folder, &nothing);
     fails(within(3 * SOON, move || idx(images)), &["unpack to more than", "gzip -d"]);
 
     // An entry of many bytes whose header says one number.
@@ -159,17 +164,22 @@ fn bombs_are_errors_in_time() -> Result<()> {
 }
 
 fn numbers(len: usize) -> SourceStream<(usize, impl Fn(usize) -> Result<Example> + Clone + Send + 'static)> {
-    let number = |i: usize| Ok(Example::from([("x".to_owned(), HostArray::from_slice(&[i as i32], &[])?)]));
+    fn number(i: usize) -> Result<Example> {
+        Ok(Example::from([("x".to_owned(), HostArray::from_slice(&[i as i32], &[])?)]))
+    }
     (len, number).stream()
 }
 
 #[test]
 fn sizes_of_streams_beyond_memory_are_less_or_errors() -> Result<()> {
+    // A size of a buffer is an upper bound, so it must not be allocated in advance.
     for ahead in [1 << 44, usize::MAX] {
         assert!(numbers(9).prefetch(ahead).next_item().expect("an item").is_ok());
         assert!(numbers(9).parallel_map(ahead, Ok).next_item().expect("an item").is_ok());
     }
-    let text = |_| Ok(Example::from([("tokens".to_owned(), HostArray::from_slice(&[1, 2, 3], &[3])?)]));
+    fn text(_: usize) -> Result<Example> {
+        Ok(Example::from([("tokens".to_owned(), HostArray::from_slice(&[1, 2, 3], &[3])?)]))
+    }
     for length in [1 << 40, usize::MAX] {
         fails(
             (3usize, text).stream().pack(length).next_item().expect("an error"),
@@ -195,8 +205,12 @@ fn sizes_of_streams_beyond_memory_are_less_or_errors() -> Result<()> {
 #[test]
 fn every_size_of_a_stream_may_be_the_largest_number() -> Result<()> {
     const MOST: usize = usize::MAX;
-    let first = |stream: &mut dyn Stream<Item = Example>| stream.next_item().expect("an item");
-    let text = |_| Ok(Example::from([("tokens".to_owned(), HostArray::from_slice(&[1, 2, 3], &[3])?)]));
+    fn first(stream: &mut dyn Stream<Item = Example>) -> Result<Example> {
+        stream.next_item().expect("an item")
+    }
+    fn text(_: usize) -> Result<Example> {
+        Ok(Example::from([("tokens".to_owned(), HostArray::from_slice(&[1, 2, 3], &[3])?)]))
+    }
     let texts = move || (3usize, text).stream();
     let beyond_memory = within(SOON, move || {
         [1 << 44, MOST].map(|size| {
@@ -218,7 +232,9 @@ fn every_size_of_a_stream_may_be_the_largest_number() -> Result<()> {
         fails(numbers(9).shuffle(MOST, 0).batch(2).prefetch(2).next_item().expect("an item"), &["a shuffle buffer"]);
     });
     // What takes no memory may be so large.
-    let number = |item: Result<Example>| item?["x"].to_vec::<i32>();
+    fn number(item: Result<Example>) -> Result<Vec<i32>> {
+        item?["x"].to_vec::<i32>()
+    }
     assert_eq!(number(first(&mut numbers(MOST).shard(1, 2)))?, [1]);
     assert_eq!(number(first(&mut numbers(9).epochs(u64::MAX).repeat().prefetch(MOST)))?, [0]);
     assert_eq!(numbers(9).enumerate().parallel_map(MOST, Ok).next_item().expect("an item")?.0, 0);
@@ -238,7 +254,9 @@ fn every_size_of_a_stream_may_be_the_largest_number() -> Result<()> {
 
 /// Examples that are numbers. Some of them are errors.
 fn with_errors(len: usize, wrong: &'static [usize]) -> impl Stream<Item = Example> {
-    let example = |i: usize| Ok(Example::from([("x".to_owned(), HostArray::from_slice(&[i as i32], &[])?)]));
+    fn example(i: usize) -> Result<Example> {
+        Ok(Example::from([("x".to_owned(), HostArray::from_slice(&[i as i32], &[])?)]))
+    }
     let get = move |i: usize| match wrong.contains(&i) {
         true => Err(shardax::Error::new(shardax::ErrorKind::Value, format!("example {i} is damaged"))),
         false => example(i),
@@ -249,11 +267,13 @@ fn with_errors(len: usize, wrong: &'static [usize]) -> impl Stream<Item = Exampl
 #[test]
 fn an_error_within_a_batch_loses_no_examples() -> Result<()> {
     let make = || with_errors(9, &[2, 5]).batch(3);
-    let read = |stream: &mut dyn Stream<Item = Example>| match stream.next_item() {
-        Some(Ok(batch)) => format!("{:?}", batch["x"].to_vec::<i32>().expect("numbers")),
-        Some(Err(error)) => error.message().to_owned(),
-        None => "end".to_owned(),
-    };
+    fn read(stream: &mut dyn Stream<Item = Example>) -> String {
+        match stream.next_item() {
+            Some(Ok(batch)) => format!("{:?}", batch["x"].to_vec::<i32>().expect("numbers")),
+            Some(Err(error)) => error.message().to_owned(),
+            None => "end".to_owned(),
+        }
+    }
     let want = ["example 2 is damaged", "[0, 1, 3]", "example 5 is damaged", "[4, 6, 7]", "end"];
     let mut stream = make();
     for at in 0..want.len() {
@@ -284,15 +304,20 @@ fn an_error_within_a_batch_loses_no_examples() -> Result<()> {
 
 #[test]
 fn an_error_between_texts_ends_a_row_and_loses_none() -> Result<()> {
-    let text = |i: usize| match i {
-        2 => Err(shardax::Error::new(shardax::ErrorKind::Value, "text 2 is damaged")),
-        i => Ok(Example::from([("tokens".to_owned(), HostArray::from_slice(&[i as i32 * 10, 1, 2], &[3])?)])),
-    };
+    fn text(i: usize) -> Result<Example> {
+        match i {
+            2 => Err(shardax::Error::new(shardax::ErrorKind::Value, "text 2 is damaged")),
+            i => Ok(Example::from([("tokens".to_owned(), HostArray::from_slice(&[i as i32 * 10, 1, 2], &[3])?)])),
+        }
+    }
     let make = || (4usize, text).stream().epochs(1).concat_then_split(5);
-    let read = |row: Option<Result<Example>>| match row.expect("a row") {
-        Ok(row) => Ok(row["tokens"].to_vec::<i32>().expect("tokens")),
-        Err(error) => Err(error.message().to_owned()),
-    };
+    fn read(row: Option<Result<Example>>) -> std::result::Result<Vec<i32>, String> {
+        match row.expect("a row") {
+            Ok(row) => Ok(row["tokens"].to_vec::<i32>().expect("tokens")),
+            Err(error) => Err(error.message().to_owned()),
+        }
+    }
+    // The row before the damaged text is padded, and the text after it starts a new row.
     let want = [Ok(vec![0, 1, 10, 1, 0]), Err("text 2 is damaged".to_owned()), Ok(vec![30, 1, 0, 0, 0])];
     let mut stream = make();
     for at in 0..want.len() {
@@ -310,20 +335,20 @@ fn an_error_between_texts_ends_a_row_and_loses_none() -> Result<()> {
 #[test]
 fn members_of_tar_files_are_read_or_named() -> Result<()> {
     let folder = Folder::new();
-    let fails_with = |bytes: Vec<u8>, with: &[&str]| {
+    fn fails_with(bytes: Vec<u8>, with: &[&str], folder: &Folder) {
         let mut stream = WebDataset::new([folder.write("x.tar", bytes)]);
         fails(stream.items().find(Result::is_err).expect("an error"), with);
-    };
+    }
     let mut huge = member("1.txt", b"a");
     // 2⁶⁴ + 1.
     huge[124..136].copy_from_slice(&[0x80, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
-    fails_with(summed(huge), &["x.tar is damaged", "\"1.txt\" has a size of more than 64 bits"]);
+    fails_with(summed(huge), &["x.tar is damaged", "\"1.txt\" has a size of more than 64 bits"], &folder);
     for (kind, what) in [(b'1', "is a link"), (b'2', "--dereference"), (b'6', "not a file: its type is '6'")] {
         let mut link = member("2.txt", b"");
         link[156] = kind;
-        fails_with([member("1.txt", b"a"), summed(link)].concat(), &["at byte 1024", "\"2.txt\"", what]);
+        fails_with([member("1.txt", b"a"), summed(link)].concat(), &["at byte 1024", "\"2.txt\"", what], &folder);
     }
-    fails_with([member("1.txt", b"a"), member("1.txt", b"b")].concat(), &["\"1.txt\" appears twice"]);
+    fails_with([member("1.txt", b"a"), member("1.txt", b"b")].concat(), &["\"1.txt\" appears twice"], &folder);
 
     // As GNU tar writes them, where it is there: long names, sparse members, links.
     let tar = |arguments: &[&str]| {

@@ -74,10 +74,9 @@ fn event_files_are_those_that_tensorboard_reads() -> Result<()> {
 #[test]
 fn a_report_is_one_page() -> Result<()> {
     super::setup();
-    let line = |step: u64, loss: f64| Line {
-        step,
-        values: [("loss".to_owned(), loss), ("test/loss".to_owned(), 2.0 * loss)].into(),
-    };
+    fn line(step: u64, loss: f64) -> Line {
+        Line { step, values: [("loss".to_owned(), loss), ("test/loss".to_owned(), 2.0 * loss)].into() }
+    }
     let (a, b) = ([line(10, 2.0), line(20, 1.0)], [line(10, f64::NAN)]);
     let mesh = make_mesh([("x", 8)])?.auto();
     let tree = (device_put(&ones([16, 4]), &NamedSharding::new(&mesh, P!["x"]))?, array(1.0f32));
@@ -98,6 +97,7 @@ fn a_report_is_one_page() -> Result<()> {
     }
     let two = Report::new("two").shardings(&(&tree, &tree.1))?.to_html();
     assert!(two.contains("<td>[0][0]</td><td>float32[16,4]</td>") && two.contains("<td>[1]</td>"), "{two}");
+    // The page needs no network: it has no scripts, and does not reload itself.
     assert!(html.matches("<svg").count() >= 2 && !html.contains("http-equiv") && !html.contains("<script"));
     assert!(Report::new("nothing").curves(&[])?.to_html().ends_with("</html>\n"));
     fails(report.save("/nowhere/at/all.html"), &["/nowhere/at/all.html"]);
@@ -108,17 +108,26 @@ fn a_report_is_one_page() -> Result<()> {
 fn a_report_of_a_large_model_is_short_and_in_order() -> Result<()> {
     super::setup();
     let mesh = make_mesh([("data", 2), ("model", 4)])?.auto();
-    let put = |x: Array, spec: PartitionSpec| device_put(&x, &NamedSharding::new(&mesh, spec));
-    let layer = || -> Result<(Array, Array)> { Ok((put(ones([32, 64]), P![None, "model"])?, put(ones([64]), P![])?)) };
+    fn put(x: Array, spec: PartitionSpec, mesh: &Mesh) -> Result<Array> {
+        device_put(&x, &NamedSharding::new(mesh, spec))
+    }
+    let layer = || -> Result<(Array, Array)> {
+        Ok((put(ones([32, 64]), P![None, "model"], &mesh)?, put(ones([64]), P![], &mesh)?))
+    };
     let layers = (0..12).map(|_| layer()).collect::<Result<Vec<_>>>()?;
-    let state =
-        (layers, put(ones([4096, 16]), P![("data", "model")])?, put(ones([2, 3, 8, 8]), P![None, None, "model"])?);
-    let batch = put(ones([32, 32]), P!["data"])?;
+    let state = (
+        layers,
+        put(ones([4096, 16]), P![("data", "model")], &mesh)?,
+        put(ones([2, 3, 8, 8]), P![None, None, "model"], &mesh)?,
+    );
+    let batch = put(ones([32, 32]), P!["data"], &mesh)?;
     type State = (Vec<(Array, Array)>, Array, Array);
     let step = jit(|(layers, ..): State, x: Array| layers.iter().fold(x, |x, (w, _)| x.dot(w).dot(w.t())).mean(..));
     let compiled = step.lower((state.clone(), batch.clone()))?.compile()?;
     let collectives = compiled.collectives()?;
-    let line = |step: u64, loss: f64| Line { step, values: [("loss".to_owned(), loss)].into() };
+    fn line(step: u64, loss: f64) -> Line {
+        Line { step, values: [("loss".to_owned(), loss)].into() }
+    }
     let pixels = arange(0..6 * 64).astype(DType::F32).reshape([6, 8, 8, 1]) / 384.0;
     // A tuple of references, in which nothing is cloned; the parts in any order.
     let report = Report::new("large")

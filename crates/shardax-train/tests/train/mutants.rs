@@ -13,9 +13,9 @@ use super::data::{gzip, idx_bytes, member, npy_bytes};
 use super::mutating::{self, Format};
 
 fn formats(folder: &Path) -> Vec<Format<'_>> {
-    let npy = |shape: &str, descr: &str, data: &[u8]| {
+    fn npy(shape: &str, descr: &str, data: &[u8]) -> Vec<u8> {
         npy_bytes(&format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"), data)
-    };
+    }
     let npys = vec![npy("(2, 3)", "<f4", &[7; 24]), npy("(3,)", ">c8", &[1; 24]), npy("()", "|b1", &[1])];
     let tar = (0..6).flat_map(|i| member(&format!("d/{:04}.{}", i / 2, ["txt", "cls"][i % 2]), &[i as u8; 20]));
     let gnu = [long_name(&"x".repeat(150)), member("short", b"abc"), sparse(), pax(), member("2.txt", b"d")].concat();

@@ -70,6 +70,7 @@ fn rows_go_on_from_every_position() -> Result<()> {
             positions.push(uninterrupted.position());
         }
         for (at, position) in positions[..30].iter().enumerate() {
+            // Positions pass through text, as in a checkpoint.
             let position: Value = serde_json::from_str(&position.to_string()).expect("JSON");
             let mut resumed = make();
             resumed.next_item();

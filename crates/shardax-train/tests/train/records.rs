@@ -95,6 +95,7 @@ fn mistaken_records_name_the_field() {
     fails(Ragged { rows: vec![] }.to_example(), &["an empty list whose rows have no known shape"]);
 
     let mut example = reading(0).to_example().expect("an example");
+    // Reading an example: a field that is missing, has another dtype, or has another length.
     example.remove("type");
     fails(
         Batch::from_example(example.clone()).map(drop),

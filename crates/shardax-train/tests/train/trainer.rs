@@ -18,15 +18,17 @@ type State = (TrainState<Linear, AdamW>, RngStream);
 
 /// Points of a line with some noise, equal in each process and each run.
 fn data() -> impl Stream<Item = (Array, Array)> {
-    let point = |i: usize| {
+    fn point(i: usize) -> Result<Example> {
         let x = [(i % 7) as f32 / 7.0, (i % 5) as f32 / 5.0];
         let y = 2.0 * x[0] - x[1] + (i % 3) as f32 * 0.01;
         Ok(Example::from([
             ("x".into(), HostArray::from_slice(&x, &[2])?),
             ("y".into(), HostArray::from_slice(&[y], &[1])?),
         ]))
-    };
-    let arrays = |batch: Example| Ok((batch["x"].to_array()?, batch["y"].to_array()?));
+    }
+    fn arrays(batch: Example) -> Result<(Array, Array)> {
+        Ok((batch["x"].to_array()?, batch["y"].to_array()?))
+    }
     (105usize, point).stream().shuffled(3).batch(10).shuffle(4, 1).map(arrays).prefetch(2)
 }
 
@@ -179,7 +181,9 @@ fn a_run_stops_where_copies_differ() -> Result<()> {
 #[test]
 fn a_run_ends_with_its_data_or_where_a_hook_says() -> Result<()> {
     setup();
-    let step = |w: Array, x: Array| Ok((w + x, MultiMetric::new().with("loss", Average::of(array(1.0f32)))));
+    fn step(w: Array, x: Array) -> Result<(Array, MultiMetric)> {
+        Ok((w + x, MultiMetric::new().with("loss", Average::of(array(1.0f32)))))
+    }
     let ones_of = |n: u64| (4usize, |_| Ok(array(1.0f32))).stream().epochs(n);
     assert_eq!(Trainer::new(100).quiet().run(zeros(()), &mut ones_of(3), step)?.item::<f32>()?, 12.0);
     let mut steps_seen = Vec::new();
@@ -192,10 +196,12 @@ fn a_run_ends_with_its_data_or_where_a_hook_says() -> Result<()> {
     assert_eq!(stop.run(zeros(()), &mut ones_of(30), step)?.item::<f32>()?, 6.0);
     assert_eq!(steps_seen, [(2, 1.0, 32.0), (4, 1.0, 32.0), (6, 1.0, 32.0)]);
     // What fails names its step.
-    let broken = |w: Array, x: Array| match w.item::<f32>()? {
-        3.0 => Err(shardax::Error::new(ErrorKind::Value, "no")),
-        _ => step(w, x),
-    };
+    fn broken(w: Array, x: Array) -> Result<(Array, MultiMetric)> {
+        match w.item::<f32>()? {
+            3.0 => Err(shardax::Error::new(ErrorKind::Value, "no")),
+            _ => step(w, x),
+        }
+    }
     fails(Trainer::new(9).quiet().run(zeros(()), &mut ones_of(9), broken), &["step 4: no"]);
     Ok(())
 }
@@ -243,7 +249,9 @@ fn a_profile_has_the_steps_of_its_window() -> Result<()> {
 #[test]
 fn the_time_of_a_step_is_split() -> Result<()> {
     setup();
-    let nap = || std::thread::sleep(std::time::Duration::from_millis(8));
+    fn nap() {
+        std::thread::sleep(std::time::Duration::from_millis(8))
+    }
     // Of products so small that one thread of the device computes them, which leaves the others to the test.
     let slow = jit(|w: Array| fori_loop(0, 10_000, |_, w: Array| w.matmul(&w) / 32.0, w));
     let begin = ones([32, 32]);
@@ -257,11 +265,17 @@ fn the_time_of_a_step_is_split() -> Result<()> {
         };
         let mut steps_seen = Vec::new();
         let watch = |_: u64, values: &BTreeMap<String, f64>| {
-            let of = |name: &str| values[name];
-            let rate = of("steps_per_second");
-            assert!((of("tokens_per_second") / rate - 32.0).abs() < 1e-6 && (of("mfu") / rate - 5e-3).abs() < 1e-9);
-            assert!((of("examples_per_second") / rate - 4.0).abs() < 1e-6);
-            steps_seen = vec![of("time/input_wait"), of("time/dispatch"), of("time/device_wait")];
+            fn of(name: &str, values: &BTreeMap<String, f64>) -> f64 {
+                values[name]
+            }
+            let rate = of("steps_per_second", values);
+            assert!(
+                (of("tokens_per_second", values) / rate - 32.0).abs() < 1e-6
+                    && (of("mfu", values) / rate - 5e-3).abs() < 1e-9
+            );
+            assert!((of("examples_per_second", values) / rate - 4.0).abs() < 1e-6);
+            steps_seen =
+                vec![of("time/input_wait", values), of("time/dispatch", values), of("time/device_wait", values)];
             Ok(Control::Continue)
         };
         let trainer = Trainer::new(20)
@@ -300,8 +314,10 @@ fn a_parameter_that_is_not_finite_is_named() -> Result<()> {
     }
     let state = TrainState::create(Linear::new(2, 1, &mut Rngs::new(0)), sgd(shardax_nn::Schedule::function(rate)))?;
     let step = jit(|state: TrainState<Linear, _>, (x, y): (Array, Array)| -> Result<_> {
-        let loss = |model: Linear| (model.forward(&x) - &y).square().mean(..);
-        let grads = grad(loss).call(state.params.clone())?;
+        fn loss(model: Linear, x: &Array, y: &Array) -> Array {
+            (model.forward(x) - y).square().mean(..)
+        }
+        let grads = grad(|model: Linear| loss(model, &x, &y)).call(state.params.clone())?;
         Ok((state.apply_gradients(grads)?, MultiMetric::new()))
     });
     let run = Trainer::new(20).quiet().check_finite().run(state, &mut data(), |state, batch| step.call((state, batch)));
@@ -341,9 +357,13 @@ fn numbers_are_read_while_the_next_step_is_under_way() -> Result<()> {
             let step = args[0].values::<f32>()?.map(|w| w as u64 + 1).max().unwrap_or(0);
             let (count, next) = &*started;
             let count = count.lock().expect("no panic");
-            let is_last = |count: &mut u64| *count <= step && step < STEPS;
+            fn is_last(count: &mut u64, step: u64) -> bool {
+                *count <= step && step < STEPS
+            }
             // Long enough for a busy machine: only a failure waits so long.
-            let (_guard, late) = next.wait_timeout_while(count, Duration::from_secs(20), is_last).expect("no panic");
+            let (_guard, late) = next
+                .wait_timeout_while(count, Duration::from_secs(20), |count: &mut u64| is_last(count, step))
+                .expect("no panic");
             alone.fetch_add(late.timed_out().into(), Ordering::Relaxed);
             results[0].write([step as f32])
         }
@@ -384,7 +404,13 @@ fn numbers_are_read_while_the_next_step_is_under_way() -> Result<()> {
 fn the_last_numbers_are_logged_however_a_run_ends() -> Result<()> {
     setup();
     let folder = Folder::new();
-    let run = |name: &str, examples: u64, stop: u64, fault: u64| {
+    fn run(
+        name: &str,
+        examples: u64,
+        stop: u64,
+        fault: u64,
+        folder: &Folder,
+    ) -> Result<(Result<f32>, Vec<(u64, f64)>)> {
         let mut steps_seen = Vec::new();
         let step = |w: Array, x: Array| match w.item::<f32>()? as u64 + 1 == fault {
             true => Err(shardax::Error::new(ErrorKind::Value, "no")),
@@ -403,15 +429,15 @@ fn the_last_numbers_are_logged_however_a_run_ends() -> Result<()> {
         let lines = JsonLines::read(folder.join(name))?;
         assert_eq!(lines.iter().map(|line| (line.step, line.values["w"])).collect::<Vec<_>>(), steps_seen);
         Ok::<_, shardax::Error>((end.and_then(|w| w.item::<f32>()), steps_seen))
-    };
-    let (end, seen) = run("all", 20, 0, 0)?;
+    }
+    let (end, seen) = run("all", 20, 0, 0, &folder)?;
     assert_eq!((end?, seen), (9.0, vec![(2, 1.5), (4, 3.5), (6, 5.5), (8, 7.5), (9, 9.0)]));
-    let (end, seen) = run("data", 4, 0, 0)?;
+    let (end, seen) = run("data", 4, 0, 0, &folder)?;
     assert_eq!((end?, seen), (4.0, vec![(2, 1.5), (4, 3.5)]));
     // The next step was under way.
-    let (end, seen) = run("stop", 20, 4, 0)?;
+    let (end, seen) = run("stop", 20, 4, 0, &folder)?;
     assert_eq!((end?, seen), (5.0, vec![(2, 1.5), (4, 3.5)]));
-    let (end, seen) = run("fault", 20, 0, 5)?;
+    let (end, seen) = run("fault", 20, 0, 5, &folder)?;
     fails(end, &["step 5: no"]);
     assert_eq!(seen, [(2, 1.5), (4, 3.5)]);
     Ok(())

@@ -16,7 +16,9 @@ fn loss(of: Attention) -> impl Fn(Array, Array, Array) -> Array + Clone {
 
 /// `target` is the name of the platform's kernels; a gradient must have this number of `calls` of it.
 pub fn all(topology: &Topology, target: &str, calls: usize) -> Result<()> {
-    let causal = || Attention::default().window(Window { before: usize::MAX, after: 0 }).scale(0.088);
+    fn causal() -> Attention {
+        Attention::default().window(Window { before: usize::MAX, after: 0 }).scale(0.088)
+    }
     let argnums = (Arg::<0>, Arg::<1>, Arg::<2>);
     let device = topology.devices().swap_remove(0);
     let x = shape_dtype_struct_on(SHAPE, DType::Bf16, &device);
@@ -65,7 +67,9 @@ pub fn all(topology: &Topology, target: &str, calls: usize) -> Result<()> {
 /// soft cap, float32.
 pub fn masks(topology: &Topology) -> Result<()> {
     let device = topology.devices().swap_remove(0);
-    let on = |shape: &[usize], dtype| shape_dtype_struct_on(shape, dtype, &device);
+    fn on(shape: &[usize], dtype: DType, device: &Device) -> Array {
+        shape_dtype_struct_on(shape, dtype, device)
+    }
     fn attend(q: Array, k: Array, lengths: Array, segments: Array) -> Result<Array> {
         let keys = segments.get((.., ..1100));
         let near = Window { before: 700, after: 0 };
@@ -79,8 +83,8 @@ pub fn masks(topology: &Topology) -> Result<()> {
         Ok(attention(&chosen, &operands)[0].astype(DType::F32).square().sum(..))
     }
     for (depth, dtype) in [(64, DType::Bf16), (128, DType::F32)].into_iter().step_by(quick::one_of(2)) {
-        let (q, k) = (on(&[2, 1200, 4, depth], dtype), on(&[2, 1100, 2, depth], dtype));
-        let (lengths, segments) = (on(&[2], DType::I32), on(&[2, 1200], DType::I32));
+        let (q, k) = (on(&[2, 1200, 4, depth], dtype, &device), on(&[2, 1100, 2, depth], dtype, &device));
+        let (lengths, segments) = (on(&[2], DType::I32, &device), on(&[2, 1200], DType::I32, &device));
         let lowered = jit(grad(attend).argnums((Arg::<0>, Arg::<1>))).lower((&q, &k, &lengths, &segments))?;
         assert_eq!(lowered.as_text().matches("tpu_custom_call").count(), 3, "{}", lowered.as_text());
         lowered.compile_for(topology)?;
@@ -92,9 +96,14 @@ pub fn masks(topology: &Topology) -> Result<()> {
 pub fn files(topology: &Topology) -> Result<()> {
     let folder = std::env::temp_dir().join(format!("attention-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
-    let x = |heads: usize| shape_dtype_struct_on([1, 2048, heads, 64], DType::Bf16, &topology.devices()[0]);
-    let first = |q: Array, _: Array, _: Array| (q, zeros([1, 4, 2048]));
-    let exported = ExportOptions::new().platforms(["tpu"]).export(first, (x(4), x(4), x(4)))?;
+    fn x(heads: usize, topology: &Topology) -> Array {
+        shape_dtype_struct_on([1, 2048, heads, 64], DType::Bf16, &topology.devices()[0])
+    }
+    fn first(q: Array, _: Array, _: Array) -> (Array, Array) {
+        (q, zeros([1, 4, 2048]))
+    }
+    let exported =
+        ExportOptions::new().platforms(["tpu"]).export(first, (x(4, topology), x(4, topology), x(4, topology)))?;
     let name = folder.join("attention_bfloat16_1x2048x4x64_2048x4_causal.jax");
     std::fs::write(name, exported.serialize()?).expect("a file");
     config::set_attention_kernels(&folder);
@@ -102,7 +111,7 @@ pub fn files(topology: &Topology) -> Result<()> {
     let gradient = jit(grad(loss(causal)).argnums((Arg::<0>, Arg::<1>, Arg::<2>)));
     // The gradient has no file: its two kernels are in Rust.
     for (heads, kernels) in [(4, 2), (8, 3)] {
-        let text = gradient.lower((x(heads), x(heads), x(heads)))?.as_text().to_string();
+        let text = gradient.lower((x(heads, topology), x(heads, topology), x(heads, topology)))?.as_text().to_string();
         assert_eq!(text.matches("tpu_custom_call").count(), kernels, "{text}");
     }
     config::set_attention_kernels("");

@@ -23,7 +23,9 @@ pub fn all(topology: &Topology) -> Result<()> {
 fn arguments_and_results(topology: &Topology, split: &NamedSharding) -> Result<()> {
     let (host, here) = (split.with_memory_kind("pinned_host"), split.with_memory_kind("device"));
     let bytes = 4 * (1 << 16);
-    let on = |sharding: &NamedSharding| shape_dtype_struct_on([8, 1 << 16], DType::F32, sharding);
+    fn on(sharding: &NamedSharding) -> Array {
+        shape_dtype_struct_on([8, 1 << 16], DType::F32, sharding)
+    }
 
     let from_host = || {
         let device = here.clone();

@@ -75,9 +75,11 @@ pub fn fully_sharded_on_tpus(topology: &Topology) -> Result<()> {
         let grads = grad(loss).call((p.clone(), x))?;
         tree::map2(|p, g| p - g * 0.1, p, grads)
     });
-    let rows = || split(&mesh, P!["fsdp"]);
+    fn rows(mesh: &Mesh) -> NamedSharding {
+        split(mesh, P!["fsdp"])
+    }
     let weights = (on(&mesh, &[1024, 4096], P!["fsdp"]), on(&mesh, &[4096, 1024], P!["fsdp"]));
-    let step = step.out_shardings((rows(), rows()));
+    let step = step.out_shardings((rows(&mesh), rows(&mesh)));
     let compiled = step.lower((weights, on(&mesh, &[512, 1024], P!["fsdp"])))?.compile_for(topology)?;
     assert!(
         compiled.as_text()?.contains("AsyncCollectiveStart"),
@@ -126,10 +128,12 @@ pub fn on_all_three(topologies: &[Topology]) -> Result<()> {
         Ok((tree::map2(|p, g| p - g * 0.1, p, grads)?, value))
     });
     let key = random::key(0);
-    let normal = |n: u32, shape: [usize; 2]| random::normal(&random::fold_in(&key, n), shape);
-    let p = (normal(1, [16, 32]) * 0.2, normal(2, [32, 4]) * 0.2);
+    fn normal(n: u32, shape: [usize; 2], key: &Array) -> Array {
+        random::normal(&random::fold_in(key, n), shape)
+    }
+    let p = (normal(1, [16, 32], &key) * 0.2, normal(2, [32, 4], &key) * 0.2);
     let p = device_put(&p, (split(&mesh, P![None, "model"]), split(&mesh, P!["model"])))?;
-    let (x, y) = device_put(&(normal(3, [64, 16]), normal(4, [64, 4])), split(&mesh, P!["data"]))?;
+    let (x, y) = device_put(&(normal(3, [64, 16], &key), normal(4, [64, 4], &key)), split(&mesh, P!["data"]))?;
 
     let lowered = step.lower((&p, &x, &y))?;
     // Run it on the CPU first: a program that does not learn could still compile.
@@ -176,7 +180,9 @@ pub fn all(topology: &Topology) -> Result<()> {
     // A collective in a loop counts as often as the loop runs.
     let summed = shard_map(
         |x: Array| -> Result<Array> {
-            let step = |carry: Array, _: Array| Ok((psum(carry, "model").sin(), ()));
+            fn step(carry: Array, _: Array) -> Result<(Array, ())> {
+                Ok((psum(carry, "model").sin(), ()))
+            }
             Ok(scan(step, x, zeros(12))?.0)
         },
         &mesh,
@@ -212,17 +218,17 @@ pub fn all(topology: &Topology) -> Result<()> {
     // The maximum is one, not that of integers in its place.
     assert!(collectives.as_text().contains("stablehlo.maximum") && !collectives.as_text().contains("bitcast_convert"));
     let counts = over(&collectives.compile_for(topology)?)?;
-    let has = |kind, axes: &[&str]| {
+    fn has(kind: CollectiveKind, axes: &[&str], counts: &Vec<(CollectiveKind, Vec<String>)>) {
         assert!(
             counts.contains(&(kind, axes.iter().map(|a| (*a).to_owned()).collect())),
             "{kind} over {axes:?}: {counts:?}"
         );
-    };
-    has(CollectiveKind::AllGather, &["data"]);
-    has(CollectiveKind::ReduceScatter, &["model"]);
-    has(CollectiveKind::AllToAll, &["model"]);
-    has(CollectiveKind::CollectivePermute, &["model"]);
-    has(CollectiveKind::AllReduce, &["data", "model"]);
+    }
+    has(CollectiveKind::AllGather, &["data"], &counts);
+    has(CollectiveKind::ReduceScatter, &["model"], &counts);
+    has(CollectiveKind::AllToAll, &["model"], &counts);
+    has(CollectiveKind::CollectivePermute, &["model"], &counts);
+    has(CollectiveKind::AllReduce, &["data", "model"], &counts);
 
     one_device(topology)?;
     lowered_for_others(topology)
@@ -231,7 +237,9 @@ pub fn all(topology: &Topology) -> Result<()> {
 /// A program that the CPU gets rewritten, as it is.
 fn one_device(topology: &Topology) -> Result<()> {
     let device = topology.devices().swap_remove(0);
-    let on = |shape: &[usize]| shape_dtype_struct_on(shape, DType::F32, &device);
+    fn on(shape: &[usize], device: &Device) -> Array {
+        shape_dtype_struct_on(shape, DType::F32, device)
+    }
     let net = jit(|x: Array, k: Array, a: Array, b: Array| -> Result<(Array, Array, Array)> {
         let layout = lax::ConvOptions::new().channels_last(2);
         let features = lax::conv_general_dilated(x, k, [1, 1], lax::Padding::Same, layout);
@@ -240,7 +248,12 @@ fn one_device(topology: &Topology) -> Result<()> {
         let solved = lax::triangular_solve(&a, &b, triangular);
         Ok((pooled, a.max(0), solved))
     });
-    let lowered = net.lower((on(&[8, 8, 8, 3]), on(&[3, 3, 3, 32]), on(&[16, 16]), on(&[16, 4])))?;
+    let lowered = net.lower((
+        on(&[8, 8, 8, 3], &device),
+        on(&[3, 3, 3, 32], &device),
+        on(&[16, 16], &device),
+        on(&[16, 4], &device),
+    ))?;
     for operation in ["stablehlo.convolution", "stablehlo.reduce_window", "stablehlo.triangular_solve"] {
         assert!(lowered.as_text().contains(operation), "{operation} is not in {}", lowered.as_text());
     }
@@ -249,11 +262,11 @@ fn one_device(topology: &Topology) -> Result<()> {
 
     // A product whose operand is transposed on the way, of which the CUDA compiler finds no tiles.
     let mapped = jit(vmap(|a: Array, b: Array| a.matmul(&b)).in_axes((3, None)));
-    mapped.lower((on(&[5, 2, 3, 3]), on(&[3, 4])))?.compile_for(topology)?;
+    mapped.lower((on(&[5, 2, 3, 3], &device), on(&[3, 4], &device)))?.compile_for(topology)?;
 
     // Decompositions are calls that the compiler expands: one that is left over would fail when it runs.
     let decomposed = jit(|a: Array| (linalg::qr(&a), linalg::eigh(&a), linalg::cholesky(&a)));
-    let text = decomposed.lower(on(&[6, 6]))?.compile_for(topology)?.as_text()?;
+    let text = decomposed.lower(on(&[6, 6], &device))?.compile_for(topology)?.as_text()?;
     for call in ["\"Qr\"", "\"Eigh\"", "\"ProductOfElementaryHouseholderReflectors\""] {
         assert!(!text.contains(call), "{call} is left in {text}");
     }
@@ -316,8 +329,10 @@ pub fn rejected(topology: &Topology) -> Result<()> {
 
     // A convolution of integers, which cuDNN does not have and TPUs do.
     let convolution = jit(|x: Array, k: Array| lax::conv(x, k, [1, 1], lax::Padding::Valid));
-    let ints = |shape: &[usize]| shape_dtype_struct_on(shape, DType::I32, &device);
-    match (convolution.lower((ints(&[1, 2, 8, 8]), ints(&[2, 2, 3, 3]))), topology.platform()) {
+    fn ints(shape: &[usize], device: &Device) -> Array {
+        shape_dtype_struct_on(shape, DType::I32, device)
+    }
+    match (convolution.lower((ints(&[1, 2, 8, 8], &device), ints(&[2, 2, 3, 3], &device))), topology.platform()) {
         (Ok(lowered), "tpu") => drop(lowered.compile_for(topology)?),
         (Err(error), "cuda") => {
             assert!(error.message().contains("conv_general_dilated of int32 is not implemented on GPU"), "{error}");
@@ -325,8 +340,10 @@ pub fn rejected(topology: &Topology) -> Result<()> {
         }
         (result, platform) => panic!("on {platform}: {:?}", result.err()),
     }
-    let complex = |shape: &[usize]| shape_dtype_struct_on(shape, DType::Complex64, &device);
-    convolution.lower((complex(&[1, 2, 8, 8]), complex(&[2, 2, 3, 3])))?.compile_for(topology)?;
+    fn complex(shape: &[usize], device: &Device) -> Array {
+        shape_dtype_struct_on(shape, DType::Complex64, device)
+    }
+    convolution.lower((complex(&[1, 2, 8, 8], &device), complex(&[2, 2, 3, 3], &device)))?.compile_for(topology)?;
 
     // Maxima of 64 bits, and sums of them in parts, over devices.
     let mesh = topology.mesh([("x", 8)])?;
@@ -361,7 +378,9 @@ pub fn nothing_runs_there(topology: &Topology) -> Result<()> {
     let error = lowered.compile().err().expect("nothing to compile for");
     assert!(error.message().contains("it is only a description"), "{error}");
     assert!(error.to_string().contains("compile for it with `lowered.compile_for(&topology)`"), "{error}");
-    let part = |_: &shardax::sharding::Index| Ok(zeros([1]));
+    fn part(_: &shardax::sharding::Index) -> Result<Array> {
+        Ok(zeros([1]))
+    }
     let error = shardax::make_array_from_callback([8], DType::F32, &rows, part).expect_err("no memory");
     assert!(error.message().contains("it is only a description"), "{error}");
     Ok(())

@@ -12,43 +12,51 @@ fn out<const N: usize>(shape: [usize; N], dtype: DType) -> Array {
 
 /// With a last block that reaches beyond the array.
 fn vector_add(x: Array, y: Array) -> Result<Array> {
-    let tile = || BlockSpec::new([256], |[i]| [i]);
+    fn tile() -> BlockSpec {
+        BlockSpec::new([256], |[i]| [i])
+    }
     let add = pl::pallas_call(|[x, y, o]: [Ref; 3]| o.set(x.get() + y.get()), out([1000], DType::F32));
     add.grid([4]).in_specs([tile(), tile()]).out_specs([tile()]).call([x, y])
 }
 
 fn softmax(x: Array) -> Result<Array> {
-    let kernel = |[x, o]: [Ref; 2]| {
+    fn kernel([x, o]: [Ref; 2]) -> Result<()> {
         let e = (x.get() - x.get().max_keepdims(-1)).exp();
         o.set(&e / e.sum_keepdims(-1))
-    };
-    let rows = || BlockSpec::new([8, 128], |[i]| (i, 0));
+    }
+    fn rows() -> BlockSpec {
+        BlockSpec::new([8, 128], |[i]| (i, 0))
+    }
     let call = pl::pallas_call(kernel, out([60, 128], DType::F32)).grid([8]);
     call.in_specs([rows()]).out_specs([rows()]).call([x])
 }
 
 fn layer_norm(x: Array, w: Array) -> Result<Array> {
-    let kernel = |[x, w, o]: [Ref; 3]| {
+    fn kernel([x, w, o]: [Ref; 3]) -> Result<()> {
         let centred = x.get() - x.get().mean_keepdims(1);
         let variance = centred.square().mean_keepdims(1);
         o.set(centred * (variance + 1e-6).rsqrt() * w.get().tanh())
-    };
-    let rows = || BlockSpec::new([8, 128], |[i]| (i, 0));
+    }
+    fn rows() -> BlockSpec {
+        BlockSpec::new([8, 128], |[i]| (i, 0))
+    }
     let call = pl::pallas_call(kernel, out([64, 128], DType::F32)).grid([8]).out_specs([rows()]);
     call.in_specs([rows(), BlockSpec::full()]).call([x, w])
 }
 
 /// With a sum in float32 over a loop, and an epilogue.
 fn matmul(x: Array, y: Array, b: Array) -> Result<Array> {
-    let kernel = |[x, y, b, o]: [Ref; 4]| {
-        let step = |k: Array, sum: Array| {
-            let block = || ds(&k * 32, 32);
-            sum + pl::dot(&x.at((.., block())).get(), &y.at((block(), ..)).get())
-        };
-        let sum = fori_loop(0, 4, step, zeros([64, 64]))?;
+    fn kernel([x, y, b, o]: [Ref; 4]) -> Result<()> {
+        fn step(k: Array, sum: Array, x: &Ref, y: &Ref) -> Array {
+            fn block(k: &Array) -> pl::Ds {
+                ds(k * 32, 32)
+            }
+            sum + pl::dot(&x.at((.., block(&k))).get(), &y.at((block(&k), ..)).get())
+        }
+        let sum = fori_loop(0, 4, |k: Array, sum: Array| step(k, sum, &x, &y), zeros([64, 64]))?;
         pl::when(pl::program_id(0).equal(0), || o.set(0.0))?;
         o.set((sum + b.get()).maximum(0).astype(DType::Bf16))
-    };
+    }
     pl::pallas_call(kernel, out([256, 128], DType::Bf16))
         .grid([4, 2])
         .in_specs([
@@ -62,10 +70,10 @@ fn matmul(x: Array, y: Array, b: Array) -> Result<Array> {
 
 /// A masked range, and a result that starts with an operand.
 fn masked(x: Array) -> Result<Array> {
-    let kernel = |[x, o]: [Ref; 2]| {
+    fn kernel([x, o]: [Ref; 2]) -> Result<()> {
         let mask = arange(0..8).less(5);
         o.at(ds(pl::program_id(0) * 8, 8)).store(x.at(ds(pl::program_id(0) * 8, 8)).load(&mask, 7.0) * 2, &mask)
-    };
+    }
     pl::pallas_call(kernel, out([16], DType::F32)).input_output_aliases([(0, 0)]).grid([1]).call([x])
 }
 
@@ -75,22 +83,39 @@ const MOSAIC: &str = "tpu_custom_call";
 
 pub fn on_gpus(topology: &Topology) -> Result<()> {
     let device = topology.devices().swap_remove(0);
-    let on = |shape: &[usize], dtype| shape_dtype_struct_on(shape, dtype, &device);
+    fn on(shape: &[usize], dtype: DType, device: &Device) -> Array {
+        shape_dtype_struct_on(shape, dtype, device)
+    }
     let (f32, bf16) = (DType::F32, DType::Bf16);
-    let x = on(&[60, 128], f32);
-    compiles(topology, TRITON, "vector_add", jit(vector_add).lower((on(&[1000], f32), on(&[1000], f32)))?)?;
+    let x = on(&[60, 128], f32, &device);
+    compiles(
+        topology,
+        TRITON,
+        "vector_add",
+        jit(vector_add).lower((on(&[1000], f32, &device), on(&[1000], f32, &device)))?,
+    )?;
     compiles(topology, TRITON, "softmax", jit(softmax).lower(&x)?)?;
-    compiles(topology, TRITON, "softmax, batched", jit(vmap(softmax)).lower(on(&[3, 60, 128], f32))?)?;
-    compiles(topology, TRITON, "layer_norm", jit(layer_norm).lower((on(&[64, 128], f32), on(&[128], f32)))?)?;
-    let args = (on(&[256, 128], bf16), on(&[128, 128], bf16), on(&[128], bf16));
+    compiles(topology, TRITON, "softmax, batched", jit(vmap(softmax)).lower(on(&[3, 60, 128], f32, &device))?)?;
+    compiles(
+        topology,
+        TRITON,
+        "layer_norm",
+        jit(layer_norm).lower((on(&[64, 128], f32, &device), on(&[128], f32, &device)))?,
+    )?;
+    let args = (on(&[256, 128], bf16, &device), on(&[128, 128], bf16, &device), on(&[128], bf16, &device));
     compiles(topology, TRITON, "matmul", jit(matmul).lower(args)?)?;
     flash_attention::<64>(topology, TRITON)?;
-    compiles(topology, TRITON, "masked", jit(masked).lower(on(&[16], f32))?)?;
+    compiles(topology, TRITON, "masked", jit(masked).lower(on(&[16], f32, &device))?)?;
     // Scratch memory, and a result that positions share: the last axis of the grid is a loop.
-    let args = (on(&[256, 256], bf16), on(&[256, 256], bf16), on(&[1, 256], bf16));
+    let args = (on(&[256, 256], bf16, &device), on(&[256, 256], bf16, &device), on(&[1, 256], bf16, &device));
     compiles(topology, TRITON, "matmul on a grid", jit(matmul_on_grid).lower(args)?)?;
-    compiles(topology, TRITON, "cumulative", jit(cumulative).lower((on(&[64, 128], bf16), on(&[64, 128], f32)))?)?;
-    let args = (on(&[4], DType::I32), on(&[512, 128], f32), on(&[8, 128, 128], f32));
+    compiles(
+        topology,
+        TRITON,
+        "cumulative",
+        jit(cumulative).lower((on(&[64, 128], bf16, &device), on(&[64, 128], f32, &device)))?,
+    )?;
+    let args = (on(&[4], DType::I32, &device), on(&[512, 128], f32, &device), on(&[8, 128, 128], f32, &device));
     compiles(topology, TRITON, "ragged_matmul", jit(ragged_matmul).lower(args)?)?;
 
     on_parts(topology)
@@ -99,8 +124,12 @@ pub fn on_gpus(topology: &Topology) -> Result<()> {
 /// Sums over the blocks of rows of cumulative sums, plus a result that starts with the second operand.
 fn cumulative(x: Array, y: Array) -> Result<Array> {
     let kernel = |[x, _, o]: [Ref; 3]| o.add((x.get().cumsum(0) + x.get().cummax(1)).astype(DType::F32));
-    let rows = || BlockSpec::new([16, 128], |[i]| (i, 0));
-    let first = || BlockSpec::new([16, 128], |[_]| (0, 0));
+    fn rows() -> BlockSpec {
+        BlockSpec::new([16, 128], |[i]| (i, 0))
+    }
+    fn first() -> BlockSpec {
+        BlockSpec::new([16, 128], |[_]| (0, 0))
+    }
     pl::pallas_call(kernel, out([64, 128], DType::F32))
         .grid([4])
         .in_specs([rows(), first()])
@@ -138,30 +167,35 @@ fn flash_attention<const B: usize>(topology: &Topology, target: &str) -> Result<
 /// Each device on its part; of split operands otherwise it is an error, because they would be gathered.
 fn on_parts(topology: &Topology) -> Result<()> {
     let mesh = topology.mesh([("x", 8)])?;
-    let split = |shape: [usize; 2], spec| shape_dtype_struct_on(shape, DType::F32, NamedSharding::new(&mesh, spec));
+    fn split(shape: [usize; 2], spec: PartitionSpec, mesh: &Mesh) -> Array {
+        shape_dtype_struct_on(shape, DType::F32, NamedSharding::new(mesh, spec))
+    }
     let mapped = shard_map(softmax, &mesh).in_specs(P!["x"]).out_specs(P!["x"]);
-    let compiled = jit(mapped).lower(split([480, 128], P!["x"]))?.compile_for(topology)?;
+    let compiled = jit(mapped).lower(split([480, 128], P!["x"], &mesh))?.compile_for(topology)?;
     assert_eq!(compiled.collectives()?.count(), 0);
-    let error = jit(softmax).lower(split([60, 128], P![None, "x"])).err().expect("it cannot be split").to_string();
+    let error =
+        jit(softmax).lower(split([60, 128], P![None, "x"], &mesh)).err().expect("it cannot be split").to_string();
     assert!(error.contains("cannot be automatically partitioned") && error.contains("shard_map"), "{error}");
     Ok(())
 }
 
 /// As `vector_add`, of matrices: a TPU's memory has two dimensions.
 fn matrix_add(x: Array, y: Array) -> Result<Array> {
-    let tile = || BlockSpec::new([8, 128], |[i]| (i, 0));
+    fn tile() -> BlockSpec {
+        BlockSpec::new([8, 128], |[i]| (i, 0))
+    }
     let add = pl::pallas_call(|[x, y, o]: [Ref; 3]| o.set(x.get() + y.get()), out([60, 128], DType::F32));
     add.grid([8]).in_specs([tile(), tile()]).out_specs([tile()]).call([x, y])
 }
 
 /// With a sum in scratch memory over the last dimension of the grid, and an epilogue.
 fn matmul_on_grid(x: Array, y: Array, b: Array) -> Result<Array> {
-    let kernel = |[x, y, b, o, sum]: [Ref; 5]| {
+    fn kernel([x, y, b, o, sum]: [Ref; 5]) -> Result<()> {
         let k = pl::program_id(2);
         pl::when(k.equal(0), || sum.set(0.0))?;
         sum.add(pl::dot(&x.get(), &y.get()))?;
         pl::when(k.equal(pl::num_programs(2) - 1), || o.set((sum.get() + b.get()).maximum(0).astype(o.dtype())))
-    };
+    }
     pl::pallas_call(kernel, out([256, 256], DType::Bf16))
         .grid([2, 2, 2])
         .in_specs([
@@ -177,7 +211,9 @@ fn matmul_on_grid(x: Array, y: Array, b: Array) -> Result<Array> {
 
 /// Rows in groups, each with its own matrix; a tile of rows belongs to one group, which is prefetched.
 fn ragged_matmul(groups: Array, x: Array, w: Array) -> Result<Array> {
-    let kernel = |[_groups, x, w, o]: [Ref; 4]| o.set(pl::dot(&x.get(), &w.get()));
+    fn kernel([_groups, x, w, o]: [Ref; 4]) -> Result<()> {
+        o.set(pl::dot(&x.get(), &w.get()))
+    }
     pl::pallas_call(kernel, out([512, 128], DType::F32))
         .num_scalar_prefetch(1)
         .grid([4])

@@ -140,11 +140,11 @@ distributions! {
 
 /// Rows of arguments: first the arguments themselves, then each with NaN in place of one of them.
 fn arguments_with_nan(arguments: &[f32]) -> Vec<Array> {
-    let column = |operand: usize| {
+    fn column(operand: usize, arguments: &[f32]) -> Array {
         let rows = (0..=arguments.len()).map(|row| if row == operand + 1 { f32::NAN } else { arguments[operand] });
         array(rows.collect::<Vec<_>>())
-    };
-    (0..arguments.len()).map(column).collect()
+    }
+    (0..arguments.len()).map(|operand: usize| column(operand, arguments)).collect()
 }
 
 /// Appends the names of operands in which NaN is lost.

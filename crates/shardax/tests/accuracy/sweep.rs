@@ -53,8 +53,10 @@ fn worst(name: &str, f: Function, values: &Values, dtype: DType) -> [Option<Wors
     let limits = Limits::of(dtype);
     let columns: Vec<usize> =
         (0..values.rows[0].len()).filter(|&i| values.arguments.iter().all(|x| limits.has(x[i]))).collect();
-    let column_of = |x: &Vec<f64>| array(columns.iter().map(|&i| x[i]).collect::<Vec<_>>()).astype(dtype);
-    let args: Vec<Array> = values.arguments.iter().map(column_of).collect();
+    fn column_of(x: &[f64], columns: &[usize], dtype: DType) -> Array {
+        array(columns.iter().map(|&i| x[i]).collect::<Vec<_>>()).astype(dtype)
+    }
+    let args: Vec<Array> = values.arguments.iter().map(|x: &Vec<f64>| column_of(x, &columns, dtype)).collect();
     let partials = values.partials();
     let count = partials.len();
     let results = jit(move |args: Vec<Array>| differentiate(f, &args, &partials)).call(args);

@@ -311,9 +311,11 @@ fn text_of_lowered_programs() -> Result<()> {
 fn a_compiled_program_is_loaded_from_its_bytes() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 8)])?.auto();
-    let rows = || shape_dtype_struct_on([16, 4], DType::F32, split(&mesh, P!["i"]));
+    fn rows(mesh: &Mesh) -> Array {
+        shape_dtype_struct_on([16, 4], DType::F32, split(mesh, P!["i"]))
+    }
     let sums = jit(|x: Array| (x.sum(0), &x * 2)).donate_argnums([0]);
-    let lowered = sums.lower(rows())?;
+    let lowered = sums.lower(rows(&mesh))?;
     let bytes = lowered.compile()?.serialize()?;
     let loaded = Compiled::load(&lowered, &bytes)?;
     let x = device_put(&ones([16, 4]), split(&mesh, P!["i"]))?;
@@ -332,7 +334,7 @@ fn a_compiled_program_is_loaded_from_its_bytes() -> Result<()> {
     let wrong = error(Compiled::load(&other_types, &bytes));
     assert_says(&wrong, &["the compiled program takes (f32[2,4] donated), but the signature is (f32[4,4] donated)"]);
     // Of the same types: only its constant differs.
-    let thrice = jit(|x: Array| (x.sum(0), &x * 3)).donate_argnums([0]).lower(rows())?;
+    let thrice = jit(|x: Array| (x.sum(0), &x * 3)).donate_argnums([0]).lower(rows(&mesh))?;
     assert_says(
         &error(Compiled::load(&thrice, &bytes)),
         &["the bytes are of another program than", "with arguments of the same types"],

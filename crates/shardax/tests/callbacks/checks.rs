@@ -79,7 +79,7 @@ fn errors_travel_through_every_transformation() -> Result<()> {
     assert_eq!(user(jit(positive), -1.0f32), single_check);
     assert_eq!(user(grad(positive), -1.0f32), single_check);
     assert_eq!(user(checkpoint(positive), -1.0f32), single_check);
-    assert_eq!(user(grad(checkpoint(|x: Array| Ok::<_, shardax::Error>(positive(x)?.sin()))), -1.0f32), single_check);
+    assert_eq!(user(grad(checkpoint(|x: Array| Ok(positive(x)?.sin()))), -1.0f32), single_check);
     assert_eq!(user(positive, 1.0f32), "");
     let (error, y) = jit(checkify(positive)).call(-1.0f32)?;
     assert_eq!((error.get()?, y.item::<f32>()?), (Some(single_check.clone()), 0.0));
@@ -117,18 +117,22 @@ fn errors_travel_through_loops_and_branches() -> Result<()> {
     setup();
     let half = says("-0.5", "-1.0");
     fn scanned(x: Array) -> Result<(Array, Array)> {
-        scan_n(|c: Array| Ok::<_, shardax::Error>((positive(c.clone())? - 2, c)), x, 3)
+        scan_n(|c: Array| Ok((positive(c.clone())? - 2, c)), x, 3)
     }
     assert_eq!(user(scanned, 1.5f32), half);
     assert_eq!(user(jit(scanned), 1.5f32), half);
     assert_eq!(user(scanned, 9.0f32), "");
-    let body = |c: Array| Ok::<_, shardax::Error>(positive(c)? - 2);
+    fn body(c: Array) -> Result<Array> {
+        Ok(positive(c)? - 2)
+    }
     assert_eq!(user(|x: Array| while_loop(|c: Array| c.greater(-5), body, x), 1.5f32), half);
-    let condition = |c: Array| {
+    fn condition(c: Array) -> Result<Array> {
         let _ = positive(c.clone())?;
-        Ok::<_, shardax::Error>(c.greater(-5))
-    };
-    let f = |x: Array| while_loop(condition, |c: Array| c - 1, x);
+        Ok(c.greater(-5))
+    }
+    fn f(x: Array) -> Result<Array> {
+        while_loop(condition, |c: Array| c - 1, x)
+    }
     assert_eq!(user(f, 1.5f32), half);
     assert_eq!(checkify(f).call(1.5f32)?.1.item::<f32>()?, -5.5);
     let branch = |x: Array| cond(x.greater(0), |x: Array| x, positive, x);
@@ -140,25 +144,26 @@ fn errors_travel_through_loops_and_branches() -> Result<()> {
     let (error, y) = vmap(checkify(branch)).call(array([1.0f32, -2.0, 3.0]))?;
     assert_eq!(error.get()?.unwrap_or_default(), format!("at mapped index 1: {}", says("-2.0", "-4.0")));
     assert_eq!(y.to_vec::<f32>()?, [1.0, -1.0, 3.0]);
-    let steps = |x: Array| while_loop(|c: Array| c.greater(0), |c: Array| Ok::<_, shardax::Error>(positive(c)? - 2), x);
+    fn steps(x: Array) -> Result<Array> {
+        while_loop(|c: Array| c.greater(0), |c: Array| Ok(positive(c)? - 2), x)
+    }
     let (error, _) = vmap(checkify(steps)).call(array([1.0f32, 5.0]))?;
     assert_eq!(error.get()?, None);
     // JAX rejects a check in a batched loop. Here those of entries that have left the loop do not count.
     assert_eq!(user(vmap(steps), array([1.0f32, 5.0])), "");
-    let steps =
-        |x: Array| while_loop(|c: Array| c.greater(-2), |c: Array| Ok::<_, shardax::Error>(positive(c)? - 2), x);
+    let steps = |x: Array| while_loop(|c: Array| c.greater(-2), |c: Array| Ok(positive(c)? - 2), x);
     assert_eq!(user(vmap(steps), array([1.0f32, 2.5])), says("0.0", "0.0"));
     let branch = |x: Array| cond(x.less(0), |x: Array| x, positive, x);
     assert_eq!(user(vmap(branch), array([1.0f32, -2.0, 3.0])), "");
     // A value of one type in the first step and one of another in the second: the message that stands first.
-    let mixed = |x: Array| {
-        let body = |c: Array| -> Result<(Array, ())> {
+    fn mixed(x: Array) -> Result<(Array, ())> {
+        fn body(c: Array) -> Result<(Array, ())> {
             check!(c.greater(0), "one {c}", c)?;
             check!(c.greater(2), "two {}", c.astype(DType::I32))?;
             Ok((c - 2, ()))
-        };
+        }
         scan_n(body, x, 3)
-    };
+    }
     assert_eq!(user(mixed, 3.0f32), "one -1.0 (`check` failed)");
     Ok(())
 }
@@ -201,10 +206,9 @@ fn errors_of_devices_are_distinguished() -> Result<()> {
     let (inner, later) = (compiled(), jit(|x: Array| positive(x.sum(..) + 100)));
     assert_eq!(user(move |x: Array| later.call(inner.call(x)?), x()), lines);
     let inner = compiled();
-    assert_eq!(user(jit(move |x: Array| Ok::<_, shardax::Error>(inner.call(x)?.sum(..))), x() + 2), "");
+    assert_eq!(user(jit(move |x: Array| Ok(inner.call(x)?.sum(..))), x() + 2), "");
     // Around the map, inside of a loop, and after another check.
-    let looped =
-        |x: Array| scan_n(|c: Array| Ok::<_, shardax::Error>((f.call(positive(c.sum(..))? * 0 + &c)? - 2, ())), x, 3);
+    let looped = |x: Array| scan_n(|c: Array| Ok((f.call(positive(c.sum(..))? * 0 + &c)? - 2, ())), x, 3);
     let (error, _) = checkify(looped).call(arange(0..8).astype(DType::F32) + 1)?;
     assert_eq!(error.get()?.unwrap_or_default(), "block [0.] (`check` failed)");
     Ok(())
@@ -222,10 +226,10 @@ fn slope_of_checked(
 #[test]
 fn custom_rules_stay() -> Result<()> {
     setup();
-    let jvp_rule = custom_jvp(|x: Array| Ok::<_, shardax::Error>(positive(x)? * 2))
-        .defjvp(|(x,): (Array,), (t,): (Array,)| ((x + 1) * 2, t * 7));
-    let vjp_rule = custom_vjp(|x: Array| Ok::<_, shardax::Error>(positive(x)? * 2))
-        .defvjp(|x: Array| ((x + 1) * 2, ()), |_: (), ct: Array| (ct * 9,));
+    let jvp_rule =
+        custom_jvp(|x: Array| Ok(positive(x)? * 2)).defjvp(|(x,): (Array,), (t,): (Array,)| ((x + 1) * 2, t * 7));
+    let vjp_rule =
+        custom_vjp(|x: Array| Ok(positive(x)? * 2)).defvjp(|x: Array| ((x + 1) * 2, ()), |_: (), ct: Array| (ct * 9,));
     assert_eq!(user(|x: Array| jvp_rule.call(x), -1.0f32), says("-1.0", "-2.0"));
     assert_eq!(user(|x: Array| vjp_rule.call(x), -1.0f32), says("-1.0", "-2.0"));
     let (d, error) = slope_of_checked(&|x| checkify(|x: Array| jvp_rule.call(x)).call(x))?;
@@ -260,7 +264,9 @@ fn mistakes_of_numbers_are_found() -> Result<()> {
     assert_eq!(error_of(|x: Array| (&x - &x) / (&x - &x), -1.0f32, Checks::NAN), nan_by("div"));
     assert_eq!(error_of(|x: Array| &x / (&x - &x), -1.0f32, Checks::NAN), None);
     // Only what is asked for: the check of the user's is left out here.
-    let with_log = |x: Array| Ok::<_, shardax::Error>((positive(x.clone())?, x.log()));
+    fn with_log(x: Array) -> Result<(Array, Array)> {
+        Ok((positive(x.clone())?, x.log()))
+    }
     assert_eq!(error_of(with_log, -1.0f32, Checks::AUTOMATIC), nan_by("log"));
     assert_eq!(error_of(with_log, -1.0f32, Checks::ALL), Some(says("-1.0", "-2.0")));
     Ok(())
@@ -276,10 +282,14 @@ fn out_of_bounds(shape: &str, index: i32, axis: usize, size: usize) -> String {
 #[test]
 fn indices_out_of_bounds_are_found() -> Result<()> {
     setup();
-    let three = || arange(0..3).astype(DType::F32);
+    fn three() -> Array {
+        arange(0..3).astype(DType::F32)
+    }
     let error_for =
         |f: &dyn Fn(Array) -> Array, i: Array| error_of(|i: Array| f(i), i, Checks::INDEX).unwrap_or_default();
-    let five = || Array::from(5);
+    fn five() -> Array {
+        Array::from(5)
+    }
     let want = out_of_bounds("(3,)", 5, 0, 3);
     assert_eq!(error_for(&|i| three().get(i), five()), want);
     assert_eq!(error_for(&|i| three().get(i), array([1, 5, -7])), want);
@@ -292,7 +302,9 @@ fn indices_out_of_bounds_are_found() -> Result<()> {
     assert_eq!(error_for(&|i| lax::dynamic_slice(&three(), &[i], &[2]), five()), want);
     assert_eq!(error_for(&|i| lax::dynamic_update_slice(&three(), &ones([2]), &[i]), five()), want);
     // An axis of size 1.
-    let row = || ones([1, 4]);
+    fn row() -> Array {
+        ones([1, 4])
+    }
     let want_one = out_of_bounds("(1, 4)", 5, 0, 1);
     assert_eq!(error_for(&|i| row().get(i), five()), want_one);
     assert_eq!(error_for(&|i| row().get((i, 0)), five()), out_of_bounds("(1,)", 5, 0, 1));
@@ -303,7 +315,9 @@ fn indices_out_of_bounds_are_found() -> Result<()> {
     assert_eq!(error_for(&|i| row().get(i), array([0, -1])), "");
     assert_eq!(error_for(&|i| three().get(i), array([0, 2, -1])), "");
     assert_eq!(error_for(&|i| three().at(i).add(1), array([0, -1])), "");
-    let batched = |i: Array| vmap(|i: Array| three().get(i)).call(i);
+    fn batched(i: Array) -> Result<Array> {
+        vmap(|i: Array| three().get(i)).call(i)
+    }
     assert_eq!(error_of(batched, array([0, 5]), Checks::INDEX), Some(want));
     Ok(())
 }

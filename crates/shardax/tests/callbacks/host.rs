@@ -67,17 +67,13 @@ fn error_text(r: Result<Vec<f32>>) -> String {
 fn errors_and_panics_are_errors_of_the_call() -> Result<()> {
     setup();
     let _failures = crate::failures();
-    let fails = || pure_callback(|args, _| args[0].to_vec::<i32>().map(drop), vector(2));
-    let panics = || pure_callback(|_, _| panic!("not {}", "again"), vector(2));
-    let lazy = || pure_callback(|_, _| Ok(()), vector(2));
-    let short = || pure_callback(|_, r| r[0].write([1.0f32]), vector(2));
-    let long = || pure_callback(|_, r| r[0].write([1.0f32; 3]), vector(2));
+    // A callback that fails, one that panics, and three that write too few or too many elements.
     let cases: [(HostCallback<Array>, &str); 5] = [
-        (fails(), "float32[2], cannot be read as int32"),
-        (panics(), "not again"),
-        (lazy(), "left its result 0 unwritten"),
-        (short(), "has 2 elements, but 1 were written"),
-        (long(), "has 2 elements, but more were written"),
+        (pure_callback(|args, _| args[0].to_vec::<i32>().map(drop), vector(2)), "float32[2], cannot be read as int32"),
+        (pure_callback(|_, _| panic!("not {}", "again"), vector(2)), "not again"),
+        (pure_callback(|_, _| Ok(()), vector(2)), "left its result 0 unwritten"),
+        (pure_callback(|_, r| r[0].write([1.0f32]), vector(2)), "has 2 elements, but 1 were written"),
+        (pure_callback(|_, r| r[0].write([1.0f32; 3]), vector(2)), "has 2 elements, but more were written"),
     ];
     for (f, phrase) in cases {
         let eager = error_text(f.call(ones([2])).and_then(|y| y.to_vec::<f32>()));
@@ -191,11 +187,11 @@ fn effects_are_kept_in_loops_branches_and_batches() -> Result<()> {
         (),
     );
     // Unordered callbacks may run in any order, so the values are sorted.
-    let take = || {
+    fn take(log: &Arc<Mutex<Vec<f32>>>) -> Vec<f32> {
         let mut entries = std::mem::take(&mut *log.lock().expect("no panic"));
         entries.sort_by(f32::total_cmp);
         entries
-    };
+    }
     let callback = show.clone();
     // Two equal calls are two effects, although the compiler merges equal operations.
     let doubled = jit(move |x: Array| -> Result<Array> {
@@ -204,7 +200,7 @@ fn effects_are_kept_in_loops_branches_and_batches() -> Result<()> {
         Ok(x * 2)
     });
     doubled.call(3.0f32)?.item::<f32>()?;
-    assert_eq!(take(), [3.0, 3.0]);
+    assert_eq!(take(&log), [3.0, 3.0]);
     let callback = show.clone();
     // Once for each iteration of a loop.
     let looped = jit(move |x: Array| {
@@ -219,18 +215,18 @@ fn effects_are_kept_in_loops_branches_and_batches() -> Result<()> {
         )
     });
     assert_eq!(looped.call(0.0f32)?.item::<f32>()?, 4.0);
-    assert_eq!(take(), [0.0, 1.0, 2.0, 3.0]);
+    assert_eq!(take(&log), [0.0, 1.0, 2.0, 3.0]);
     let callback = show.clone();
     // Only in the branch that is taken.
     let branch = jit(move |x: Array| -> Result<Array> {
-        let shown = |x: Array| -> Result<Array> {
+        fn shown(x: Array, callback: &HostCallback<()>) -> Result<Array> {
             callback.call(&x)?;
             Ok(x)
-        };
-        cond(x.greater(0), shown, |x: Array| -x, x)
+        }
+        cond(x.greater(0), |x: Array| shown(x, &callback), |x: Array| -x, x)
     });
     assert_eq!((branch.call(2.0f32)?.item::<f32>()?, branch.call(-2.0f32)?.item::<f32>()?), (2.0, 2.0));
-    assert_eq!(take(), [2.0]);
+    assert_eq!(take(&log), [2.0]);
     let callback = show.clone();
     // Once for each entry of a batch.
     let batch = jit(vmap(move |x: Array| -> Result<Array> {
@@ -238,7 +234,7 @@ fn effects_are_kept_in_loops_branches_and_batches() -> Result<()> {
         Ok(x + 1)
     }));
     assert_eq!(batch.call(array([5.0f32, 6.0, 7.0]))?.to_vec::<f32>()?, [6.0, 7.0, 8.0]);
-    assert_eq!(take(), [5.0, 6.0, 7.0]);
+    assert_eq!(take(&log), [5.0, 6.0, 7.0]);
     Ok(())
 }
 
@@ -306,7 +302,9 @@ fn effects_happen_once_in_programs_over_devices() -> Result<()> {
     let mesh = make_mesh([("i", 4), ("j", 2)])?;
     let split = device_put(&arange(0..16), &NamedSharding::new(&mesh, P!["i"]))?;
     let log: Arc<Mutex<Vec<String>>> = Arc::default();
-    let take = || std::mem::take(&mut *log.lock().expect("no panic"));
+    fn take(log: &Arc<Mutex<Vec<String>>>) -> Vec<String> {
+        std::mem::take(&mut *log.lock().expect("no panic"))
+    }
     let note = log.clone();
     let shown = jit(move |x: Array| -> Result<Array> {
         let note = note.clone();
@@ -320,15 +318,15 @@ fn effects_happen_once_in_programs_over_devices() -> Result<()> {
         Ok(x + 1)
     });
     assert_eq!(shown.call(&split)?.to_vec::<i32>()?, (1..17).collect::<Vec<i32>>());
-    assert_eq!(take(), ["[ 0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15]"]);
+    assert_eq!(take(&log), ["[ 0  1  2  3  4  5  6  7  8  9 10 11 12 13 14 15]"]);
     let odd = [-0.0f32, f32::NAN, f32::NEG_INFINITY, 1e-45];
-    let write_result = move |r: &mut [shardax::HostResult<'_>]| -> Result<()> {
+    fn write_result(r: &mut [shardax::HostResult<'_>], odd: [f32; 4]) -> Result<()> {
         r[0].write(odd)?;
         r[1].write([true, false])?;
         r[2].write([half::bf16::from_f32(-0.0)])?;
         r[3].write([num_complex::Complex::new(-0.0f32, 2.0)])?;
         r[4].write([i64::MIN])
-    };
+    }
     let types = (
         shape_dtype_struct([4], DType::F32),
         shape_dtype_struct([2], DType::Bool),
@@ -337,7 +335,7 @@ fn effects_happen_once_in_programs_over_devices() -> Result<()> {
         shape_dtype_struct([1], DType::I64),
     );
     for ordered in [false, true] {
-        let f = io_callback(move |_, r| write_result(r), types.clone());
+        let f = io_callback(move |_, r| write_result(r, odd), types.clone());
         let f = if ordered { f.ordered() } else { f };
         let (a, b, c, d, e) = jit(move |x: Array| f.call(x)).call(&split)?;
         assert_eq!(a.to_vec::<f32>()?.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), odd.map(f32::to_bits));
@@ -358,7 +356,7 @@ fn effects_happen_once_in_programs_over_devices() -> Result<()> {
     .ordered();
     let looped = jit(move |x: Array| fori_loop(0, 3, |i: Array, x: Array| count.call(i).map(|()| x + 1), x));
     assert_eq!(looped.call(&split)?.to_vec::<i32>()?, (3..19).collect::<Vec<i32>>());
-    assert_eq!(take(), ["0", "1", "2"]);
+    assert_eq!(take(&log), ["0", "1", "2"]);
     Ok(())
 }
 

@@ -186,7 +186,9 @@ impl Drop for Bomb {
 
 #[test]
 fn a_panic_whose_payload_panics_is_an_error() {
-    let call = || pure_callback(|_, _| panic_any(Bomb), ones(()));
+    fn call() -> HostCallback<Array> {
+        pure_callback(|_, _| panic_any(Bomb), ones(()))
+    }
     fails(in_time(move || call().call(1.0f32)), "panicked: no message");
     fails(in_time(move || jit(move |x: Array| call().call(x)).call(1.0f32)?.item::<f32>()), "panicked: no message");
 }

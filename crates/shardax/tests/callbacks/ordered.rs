@@ -52,29 +52,31 @@ fn calls_keep_their_order_in_programs() -> Result<()> {
     let log = Log::default();
     let show = log.show();
     let f = twice(&show);
-    let run = |y: Array| y.item::<f32>().map(|_| log.take());
-    assert_eq!(run(jit(f.clone()).call(1.0f32)?)?, [1.0, 2.0]);
+    fn run(y: Array, log: &Log) -> Result<Vec<f32>> {
+        y.item::<f32>().map(|_| log.take())
+    }
+    assert_eq!(run(jit(f.clone()).call(1.0f32)?, &log)?, [1.0, 2.0]);
     // In the bodies of loops, in the condition of a loop, in branches, in nested programs and in custom rules, the
     // order is the order of the program.
     let body = f.clone();
     let scanned = jit(move |x: Array| scan_n(|c: Array| Ok::<_, shardax::Error>((body(c)?, ())), x, 3));
-    assert_eq!(run(scanned.call(1.0f32)?.0)?, [1.0, 2.0, 2.0, 3.0, 4.0, 5.0]);
+    assert_eq!(run(scanned.call(1.0f32)?.0, &log)?, [1.0, 2.0, 2.0, 3.0, 4.0, 5.0]);
     let body = f.clone();
     let looped = jit(move |x: Array| while_loop(|c: Array| c.less(5), &body, x));
-    assert_eq!(run(looped.call(1.0f32)?)?, [1.0, 2.0, 2.0, 3.0, 4.0, 5.0]);
+    assert_eq!(run(looped.call(1.0f32)?, &log)?, [1.0, 2.0, 2.0, 3.0, 4.0, 5.0]);
     let callback = show.clone();
     let program = jit(move |x: Array| {
-        let more = |c: Array| -> Result<Array> {
+        fn more(c: Array, callback: &HostCallback<()>) -> Result<Array> {
             callback.call(&c)?;
             Ok(c.less(5))
-        };
-        while_loop(more, |c: Array| c * 2, x)
+        }
+        while_loop(|c: Array| more(c, &callback), |c: Array| c * 2, x)
     });
-    assert_eq!(run(program.call(1.0f32)?)?, [1.0, 2.0, 4.0, 8.0]);
+    assert_eq!(run(program.call(1.0f32)?, &log)?, [1.0, 2.0, 4.0, 8.0]);
     let body = f.clone();
     let branch = jit(move |x: Array| cond(x.greater(0), &body, |x: Array| x, x));
-    assert_eq!(run(branch.call(1.0f32)?)?, [1.0, 2.0]);
-    assert_eq!(run(branch.call(-1.0f32)?)?, Vec::<f32>::new());
+    assert_eq!(run(branch.call(1.0f32)?, &log)?, [1.0, 2.0]);
+    assert_eq!(run(branch.call(-1.0f32)?, &log)?, Vec::<f32>::new());
     let inner = jit(f.clone());
     let callback = show.clone();
     let nested = jit(move |x: Array| -> Result<Array> {
@@ -82,10 +84,10 @@ fn calls_keep_their_order_in_programs() -> Result<()> {
         callback.call(0.0f32)?;
         inner.call(y)
     });
-    assert_eq!(run(nested.call(1.0f32)?)?, [1.0, 2.0, 0.0, 2.0, 3.0]);
+    assert_eq!(run(nested.call(1.0f32)?, &log)?, [1.0, 2.0, 0.0, 2.0, 3.0]);
     let body = f.clone();
     let rule = custom_jvp(move |x: Array| body(x)).defjvp(|(x,): (Array,), (t,): (Array,)| (x, t));
-    assert_eq!(run(jit(move |x: Array| rule.call(x)).call(1.0f32)?)?, [1.0, 2.0]);
+    assert_eq!(run(jit(move |x: Array| rule.call(x)).call(1.0f32)?, &log)?, [1.0, 2.0]);
     Ok(())
 }
 
@@ -135,7 +137,9 @@ fn what_cannot_be_ordered_is_rejected() -> Result<()> {
     let pure = pure_callback(|_, r| r[0].write([0.0f32]), shape_dtype_struct([1], DType::F32)).ordered();
     assert!(rejection(pure.call(1.0f32)).contains("no effects"));
     let mesh = make_mesh([("i", 8)])?;
-    let shown = move |x: Array| debug::callback_ordered(|_| Ok(()), &x).map(|()| x);
+    fn shown(x: Array) -> Result<Array> {
+        debug::callback_ordered(|_| Ok(()), &x).map(|()| x)
+    }
     let text = rejection(jit(shard_map(shown, &mesh).in_specs((P!["i"],)).out_specs(P!["i"])).call(ones([8])));
     assert!(text.starts_with("The following ordered effects are not supported for more than 1 device"), "{text}");
     Ok(())
@@ -160,8 +164,10 @@ fn each_device_keeps_its_order() -> Result<()> {
     let values = log.take();
     assert_eq!((values.len(), values[16]), (17, -1.0));
     for i in 0..8 {
-        let index_of = |x: f32| values.iter().position(|s| *s == x).expect("it was shown");
-        assert!(index_of(i as f32) < index_of(i as f32 + 100.0), "{values:?}");
+        fn index_of(x: f32, values: &[f32]) -> usize {
+            values.iter().position(|s| *s == x).expect("it was shown")
+        }
+        assert!(index_of(i as f32, &values) < index_of(i as f32 + 100.0, &values), "{values:?}");
     }
     Ok(())
 }

@@ -7,12 +7,12 @@ use shardax::prelude::*;
 
 /// The names in a lowered text, with the lines that they annotate.
 fn locations(text: &str) -> Vec<(String, u32)> {
-    let scope_of = |line: &str| {
+    fn scope_of(line: &str) -> Option<(String, u32)> {
         let (_, rest) = line.split_once("= loc(\"")?;
         let (name, place) = rest.split_once("\"(\"")?;
         let line = place.trim_end_matches(')').split(':').nth(1)?;
         Some((name.to_owned(), line.parse().ok()?))
-    };
+    }
     text.lines().filter_map(scope_of).collect()
 }
 
@@ -47,8 +47,12 @@ fn check<F: Function<(Array,)>>(f: F, x: Array, want: &[&str]) {
 #[test]
 fn names_are_jaxs_under_every_transformation() -> Result<()> {
     setup();
-    let x = || arange(0..4).astype(DType::F32);
-    let rows = || ones([3, 4]);
+    fn x() -> Array {
+        arange(0..4).astype(DType::F32)
+    }
+    fn rows() -> Array {
+        ones([3, 4])
+    }
     // The expected names are those that JAX writes for the same program.
     check(scoped, x(), &["jit(scoped)/outer/inner/sin", "jit(scoped)/outer/mul", "jit(scoped)/add"]);
     check(
@@ -104,7 +108,9 @@ fn looped(x: Array) -> Result<Array> {
 #[test]
 fn names_go_into_loops_branches_and_devices() -> Result<()> {
     setup();
-    let x = || arange(0..8).astype(DType::F32);
+    fn x() -> Array {
+        arange(0..8).astype(DType::F32)
+    }
     // The expected names are those that JAX writes for the same program.
     check(
         looped,
@@ -170,14 +176,14 @@ fn compiled_programs_name_lines() -> Result<()> {
 #[test]
 fn names_and_lines_do_not_compile_again() -> Result<()> {
     setup();
-    let text = |name: &'static str| {
+    fn text(name: &'static str) -> Result<(String, String)> {
         let f = move |x: Array| {
             let _scope = named_scope(name);
             x.tanh() * 41
         };
         let lowered = jit(f).lower(ones([5]))?;
         Ok::<_, shardax::Error>((lowered.as_text().to_owned(), lowered.as_text_with_debug_info()?))
-    };
+    }
     // Without debug information the texts are equal, so the compilation cache finds the same program.
     let (one, one_named) = text("one")?;
     let (two, two_named) = text("a \"strange\" \\ näme\n")?;

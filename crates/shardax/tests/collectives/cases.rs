@@ -190,8 +190,10 @@ fn rule_30_exchanges_edges() -> Result<()> {
         let left = ppermute(last, "i", (0..8).map(|i| (i, (i + 1) % 8)).collect::<Vec<_>>());
         let right = ppermute(first, "i", (0..8).map(|i| ((i + 1) % 8, i)).collect::<Vec<_>>());
         let extended = concatenate(&[left, cells, right], 0);
-        let part = |k: usize| shardax::lax::slice_in_dim(&extended, k, k + 4, 0);
-        part(0) ^ (part(1) | part(2))
+        fn part(k: usize, extended: &Array) -> Array {
+            shardax::lax::slice_in_dim(extended, k, k + 4, 0)
+        }
+        part(0, &extended) ^ (part(1, &extended) | part(2, &extended))
     })
     .axis_name("i");
     let mut host = vec![false; n * width];

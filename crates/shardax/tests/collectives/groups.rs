@@ -82,7 +82,9 @@ fn a_group_is_an_axis() -> Result<()> {
 fn groups_of_one() -> Result<()> {
     setup();
     let x = ramp([8, 3], DType::F32);
-    let groups = || axis_index_groups("i", (0..8usize).map(|i| [i]));
+    fn groups() -> Grouped {
+        axis_index_groups("i", (0..8usize).map(|i| [i]))
+    }
     same(&pmap(move |x: Array| psum(x, groups())).axis_name("i").call(&x)?, &x);
     same(&pmap(move |x: Array| pmax(x, groups())).axis_name("i").call(&x)?, &x);
     same(&pmap(move |x: Array| all_gather(x, groups(), 0)).axis_name("i").call(&x)?, &x.expand_dims(1));
@@ -102,9 +104,15 @@ fn total(map: impl Fn(Array) -> Result<Vec<Array>>, x: Array) -> Result<Array> {
 fn gradients_in_groups() -> Result<()> {
     setup();
     let x = (ramp([8, 4, 8], DType::F32) * 0.37).sin();
-    let collectives = |x: Array| BODIES.iter().map(|(_, body)| body(x.clone())).collect::<Vec<Array>>();
-    let devices = |x: Array| total(|x| pmap(collectives).axis_name("i").call(x), x);
-    let by_vmap = |x: Array| total(|x| vmap(collectives).axis_name("i").call(x), x);
+    fn collectives(x: Array) -> Vec<Array> {
+        BODIES.iter().map(|(_, body)| body(x.clone())).collect::<Vec<Array>>()
+    }
+    fn devices(x: Array) -> Result<Array> {
+        total(|x| pmap(collectives).axis_name("i").call(x), x)
+    }
+    fn by_vmap(x: Array) -> Result<Array> {
+        total(|x| vmap(collectives).axis_name("i").call(x), x)
+    }
     let (a, b) = (grad(devices).call(&x)?, grad(by_vmap).call(&x)?);
     assert!(allclose(&a, &b, 1e-4, 1e-3)?, "{a}\nis not\n{b}");
     Ok(())

@@ -39,9 +39,13 @@ fn any_nest_of_maps_gives_the_same() -> Result<()> {
     setup();
     let x = ramp([4, 2, 8, 16], DType::I32);
     let mesh = make_mesh([("i", 4), ("j", 2)])?;
-    let blocks = |x: Array| all(x.squeeze([0, 1])).iter().map(|y| y.expand_dims([0, 1])).collect::<Vec<Array>>();
+    fn blocks(x: Array) -> Vec<Array> {
+        all(x.squeeze([0, 1])).iter().map(|y| y.expand_dims([0, 1])).collect::<Vec<Array>>()
+    }
     let want = shard_map(blocks, &mesh).in_specs(P!["i", "j"]).out_specs(P!["i", "j"]).call(&x)?;
-    let inner = |x: Array| pmap(all).axis_name("i").call(x);
+    fn inner(x: Array) -> Result<Vec<Array>> {
+        pmap(all).axis_name("i").call(x)
+    }
     let nests = [
         vmap(vmap(all).axis_name("j")).axis_name("i").call(&x)?,
         pmap(vmap(all).axis_name("j")).axis_name("i").call(&x)?,
@@ -64,11 +68,15 @@ fn gradients_in_nests() -> Result<()> {
     fn weighted(y: &Array) -> Array {
         (y.ravel().sin() * (ramp(y.size() as i32, DType::F32) * 0.71).cos()).sum(..)
     }
-    let total = |ys: Vec<Array>| {
+    fn total(ys: Vec<Array>) -> Array {
         ys.iter().enumerate().map(|(i, y)| weighted(y) * (i + 1)).fold(zeros(()), |a: Array, b: Array| a + b)
-    };
-    let by_vmap = |x: Array| -> Result<Array> { Ok(total(vmap(vmap(all).axis_name("j")).axis_name("i").call(x)?)) };
-    let mixed = |x: Array| -> Result<Array> { Ok(total(pmap(vmap(all).axis_name("j")).axis_name("i").call(x)?)) };
+    }
+    fn by_vmap(x: Array) -> Result<Array> {
+        Ok(total(vmap(vmap(all).axis_name("j")).axis_name("i").call(x)?))
+    }
+    fn mixed(x: Array) -> Result<Array> {
+        Ok(total(pmap(vmap(all).axis_name("j")).axis_name("i").call(x)?))
+    }
     let (a, b) = (grad(by_vmap).call(&x)?, grad(mixed).call(&x)?);
     assert!(allclose(&a, &b, 1e-3, 1e-2)?);
     Ok(())

@@ -113,8 +113,10 @@ fn model(p: Vec<Array>) -> Result<Array> {
 }
 
 fn attention(p: &[Array]) -> Result<Array> {
-    let head = |w: &Array| einsum("btd,dhk->bthk", &[&p[0], w]);
-    let (q, k, v) = (head(&p[1]), head(&p[2]), head(&p[3]));
+    fn head(w: &Array, p: &[Array]) -> Array {
+        einsum("btd,dhk->bthk", &[&p[0], w])
+    }
+    let (q, k, v) = (head(&p[1], p), head(&p[2], p), head(&p[3], p));
     let s = einsum("bthk,bshk->bhts", &[&q, &k]) / 2f32.sqrt();
     let visible = tril(&ones([6, 6]), 0).greater(0.0).reshape([1, 1, 6, 6]);
     let o = einsum("bhts,bshk->bthk", &[&shardax::nn::softmax(&where_(visible, &s, -1e9), -1), &v]);
@@ -123,7 +125,9 @@ fn attention(p: &[Array]) -> Result<Array> {
 }
 
 fn scanned(p: Vec<Array>) -> Result<Array> {
-    let layer = |h: Array, w: Array| Ok((h.matmul(reshard(w, P![])).tanh(), ()));
+    fn layer(h: Array, w: Array) -> Result<(Array, ())> {
+        Ok((h.matmul(reshard(w, P![])).tanh(), ()))
+    }
     Ok(shardax::scan(layer, p[1].clone(), p[0].clone())?.0.square().sum(..))
 }
 
@@ -142,11 +146,15 @@ fn experts(p: &[Array]) -> Result<Array> {
 }
 
 fn accumulated(p: Vec<Array>) -> Result<Vec<Array>> {
-    let step = |sum: Array, x: Array| {
+    fn step(sum: Array, x: Array, p: &[Array]) -> Result<(Array, ())> {
         let slope = grad(|w: Array| x.matmul(w).tanh().sum(..)).call(&p[0])?;
         assert_eq!(slope.type_name(), "float32[4,4]{U:x}");
         Ok((sum + slope, ()))
-    };
-    let (sum, ()) = shardax::scan(step, reshard(zeros([4, 4]), P![].unreduced(["x"])), p[1].clone())?;
+    }
+    let (sum, ()) = shardax::scan(
+        |sum: Array, x: Array| step(sum, x, &p),
+        reshard(zeros([4, 4]), P![].unreduced(["x"])),
+        p[1].clone(),
+    )?;
     Ok(vec![reshard(sum, P![]).sum(..)])
 }

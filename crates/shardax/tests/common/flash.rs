@@ -43,7 +43,9 @@ fn whole(positions: usize, features: usize) -> BlockSpec {
 fn cost<const B: usize>(matmuls: usize, q: &Array) -> CostEstimate {
     let (h, t, d) = (q.shape()[0], q.shape()[1], q.shape()[2]);
     let pairs = h * (t / B) * (t / B + 1) / 2;
-    let count = |n: usize| n as u64;
+    fn count(n: usize) -> u64 {
+        n as u64
+    }
     CostEstimate {
         flops: count(2 * matmuls * pairs * B * B * d),
         transcendentals: count(pairs * B * B),

@@ -33,7 +33,9 @@ fn arguments_that_are_not_differentiated() -> Result<()> {
         },
     ));
     let apply = |p: Power, x: Array, table: Array| power.call((p, x, table));
-    let args = || ((3, Static("cubic".to_owned())), array(2.0f32), array([1.0f32, 4.0]));
+    fn args() -> ((i32, Static<String>), Array, Array) {
+        ((3, Static("cubic".to_owned())), array(2.0f32), array([1.0f32, 4.0]))
+    }
     assert_eq!(power.call(args())?.item::<f32>()?, 40.0);
     let (by_x, by_table) = grad(apply).argnums((Arg::<1>, Arg::<2>)).call(args())?;
     assert_eq!((by_x.item::<f32>()?, by_table.to_vec::<f32>()?), (60.0, vec![0.0, 0.0]));

@@ -53,18 +53,19 @@ fn values_and_gradients_are_those_of_the_function() -> Result<()> {
         same(&jit(grad(&with_policy)).call((&w, &x))?, &want.1);
         check_gradient(|w| with_policy(w, x.clone()), &w)?;
         // Forward, second order, mapped.
-        let along = |f: &dyn Fn(Array) -> Result<Array>| jvp(|x: Array| f(x), &x, &ones([2, 3]));
-        let (got, want) = (along(&|x| with_policy(w.clone(), x))?, along(&|x| plain(w.clone(), x))?);
+        fn along(f: &dyn Fn(Array) -> Result<Array>, x: &Array) -> Result<(Array, Array)> {
+            jvp(|x: Array| f(x), x, &ones([2, 3]))
+        }
+        let (got, want) = (along(&|x| with_policy(w.clone(), x), &x)?, along(&|x| plain(w.clone(), x), &x)?);
         same(&got.1, &want.1);
-        let curve = |f: &dyn Fn(Array, Array) -> Result<Array>| {
-            grad(|x: Array| -> Result<Array> { Ok(grad(|x: Array| f(w.clone(), x)).call(x)?.square().sum(..)) })
-                .call(&x)
-        };
-        same(&curve(&with_policy)?, &curve(&plain)?);
-        let rows = |f: &dyn Fn(Array, Array) -> Result<Array>| {
-            vmap(grad(|w: Array, x: Array| f(w, x.expand_dims(0)))).in_axes((None, 0)).call((&w, &x))
-        };
-        same(&rows(&with_policy)?, &rows(&plain)?);
+        fn curve(f: &dyn Fn(Array, Array) -> Result<Array>, w: &Array, x: &Array) -> Result<Array> {
+            grad(|x: Array| -> Result<Array> { Ok(grad(|x: Array| f(w.clone(), x)).call(x)?.square().sum(..)) }).call(x)
+        }
+        same(&curve(&with_policy, &w, &x)?, &curve(&plain, &w, &x)?);
+        fn rows(f: &dyn Fn(Array, Array) -> Result<Array>, w: &Array, x: &Array) -> Result<Array> {
+            vmap(grad(|w: Array, x: Array| f(w, x.expand_dims(0)))).in_axes((None, 0)).call((w, x))
+        }
+        same(&rows(&with_policy, &w, &x)?, &rows(&plain, &w, &x)?);
     }
     Ok(())
 }
@@ -92,7 +93,9 @@ fn policies_say_what_is_computed_again() -> Result<()> {
     fn named(x: Array) -> Array {
         checkpoint_name(x.erf(), "hidden").sin().exp()
     }
-    let program = |policy| make_program(grad(checkpoint(named).policy(policy)), 0.5f32);
+    fn program(policy: CheckpointPolicy) -> Result<shardax::program::Program> {
+        make_program(grad(checkpoint(named).policy(policy)), 0.5f32)
+    }
     let text = program(CheckpointPolicy::save_only_these_names(["hidden"]))?.to_string();
     assert_eq!((text.matches("= erf").count(), text.matches("= sin").count()), (1, 2), "{text}");
     let text = program(CheckpointPolicy::save_only_these_names(["another"]))?.to_string();
@@ -126,7 +129,9 @@ fn policies_of_names_of_both_and_of_ones_own() -> Result<()> {
     let twice = Policy::save_if(|op| op.params() == "name=hidden");
     assert_eq!((twice.clone() == twice, twice == custom_policy()), (true, false));
     assert_eq!(counts(twice)?, (1, 2));
-    let slope = |policy| grad(checkpoint(named).policy(policy)).call(0.5f32)?.item::<f32>();
+    fn slope(policy: Policy) -> Result<f32> {
+        grad(checkpoint(named).policy(policy)).call(0.5f32)?.item::<f32>()
+    }
     assert_eq!(slope(custom_policy())?, grad(named).call(0.5f32)?.item::<f32>()?);
     Ok(())
 }
@@ -174,7 +179,9 @@ fn policies_that_offload() -> Result<()> {
 fn a_loop_needs_less_memory() -> Result<()> {
     setup();
     fn temporary(checkpointed: bool) -> Result<i64> {
-        let layers = |w: Array, x: Array| (0..8).fold(x, |x, _| x.matmul(&w).tanh());
+        fn layers(w: Array, x: Array) -> Array {
+            (0..8).fold(x, |x, _| x.matmul(&w).tanh())
+        }
         let f = move |w: Array, x: Array| -> Result<Array> {
             let recomputed = checkpoint(layers);
             let step = |x: Array| match checkpointed {
@@ -183,7 +190,9 @@ fn a_loop_needs_less_memory() -> Result<()> {
             };
             Ok(scan_n(step, x, 16)?.0.sum(..))
         };
-        let ty = || shape_dtype_struct([64, 64], DType::F32);
+        fn ty() -> Array {
+            shape_dtype_struct([64, 64], DType::F32)
+        }
         let compiled = jit(grad(f)).lower((ty(), ty()))?.compile()?;
         Ok(compiled.memory_analysis()?.temporaries)
     }
@@ -277,8 +286,14 @@ fn defremat_recomputes_by_its_own_rule() -> Result<()> {
         assert!(allclose(f().call(&x)?, &want, 1e-5, 1e-6)?, "{policy:?}");
         let lowered = jit(f()).lower(&x)?;
         let text = lowered.as_text();
-        let count = |op: &str| text.matches(op).count();
-        assert_eq!((count("stablehlo.tanh"), count("stablehlo.logistic") > 0), (2, true), "{policy:?}: {text}");
+        fn count(op: &str, text: &str) -> usize {
+            text.matches(op).count()
+        }
+        assert_eq!(
+            (count("stablehlo.tanh", text), count("stablehlo.logistic", text) > 0),
+            (2, true),
+            "{policy:?}: {text}"
+        );
     }
     // Outside of a checkpoint, mapped, in a loop, and not differentiated.
     assert!(allclose(grad(twice).call(&x)?, &want, 1e-5, 1e-6)?);

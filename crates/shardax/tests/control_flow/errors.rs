@@ -64,8 +64,12 @@ fn with_wrong_shape(s: State) -> State {
 fn carry_types() {
     setup();
     // The message names the leaf by its path, with both types, because a carry can have many leaves.
-    let state = || State { position: zeros(3), speed: zeros(2) };
-    let step = |s: State, x: Array| (State { speed: s.speed.astype(DType::I32), ..s }, x);
+    fn state() -> State {
+        State { position: zeros(3), speed: zeros(2) }
+    }
+    fn step(s: State, x: Array) -> (State, Array) {
+        (State { speed: s.speed.astype(DType::I32), ..s }, x)
+    }
     says(
         scan(step, state(), zeros(4)),
         ErrorKind::Type,
@@ -86,7 +90,9 @@ fn carry_types() {
         ErrorKind::Type,
         &["fori_loop body function", "carry[0] has type float32[2]", "float32[3]"],
     );
-    let longer = |c: Vec<Array>, x: Array| ([c, vec![x.clone()]].concat(), x);
+    fn longer(c: Vec<Array>, x: Array) -> (Vec<Array>, Array) {
+        ([c, vec![x.clone()]].concat(), x)
+    }
     says(
         scan(longer, vec![zeros(3)], zeros([2, 3])),
         ErrorKind::Type,
@@ -108,7 +114,9 @@ fn plain_numbers_take_the_type_of_the_carry() -> Result<()> {
 #[test]
 fn while_conditions() {
     setup();
-    let x = || array([1.0f32, 2.0]);
+    fn x() -> Array {
+        array([1.0f32, 2.0])
+    }
     says(
         while_loop(|x: Array| x.less(3), |x| x + 1, x()),
         ErrorKind::Type,
@@ -123,6 +131,7 @@ fn while_conditions() {
         while_loop(|x: Array| x.less(100), |x| x * 2, x)
     }
     says(
+        // The number of steps depends on values, so that the residuals of the steps have no known size.
         grad(f).call(1.0f32),
         ErrorKind::Value,
         &["Reverse-mode differentiation does not work for while_loop or fori_loop with a dynamic trip count", "scan"],
@@ -152,7 +161,9 @@ fn fori_bounds() {
 #[test]
 fn branches() {
     setup();
-    let x = || array(1.0f32);
+    fn x() -> Array {
+        array(1.0f32)
+    }
     // Branches must have results of the same types and structure; the message names the first that differs.
     says(
         cond(true, |x: Array| x, |x| x.astype(DType::I32), x()),
@@ -183,7 +194,9 @@ fn branches() {
 #[test]
 fn errors_of_closures_come_out() {
     setup();
-    let bad = || zeros(3) + zeros(4);
+    fn bad() -> Array {
+        zeros(3) + zeros(4)
+    }
     says(scan(|c: Array, x: Array| (c, x + bad()), Array::from(0), zeros(2)), ErrorKind::Value, &["broadcasting"]);
     says(while_loop(|c: Array| c.less(bad().sum(..)), |c| c, zeros(())), ErrorKind::Value, &["broadcasting"]);
     says(cond(true, |x: Array| x + bad(), |x| x, zeros(3)), ErrorKind::Value, &["broadcasting"]);
@@ -192,7 +205,9 @@ fn errors_of_closures_come_out() {
         Err(Error::new(ErrorKind::Value, "my own"))
     }
     says(scan(failing, Array::from(0), zeros(2)), ErrorKind::Value, &["my own"]);
-    let deep = |x: Array| scan(|c: Array, ()| (c + bad(), ()), x, ()).map(|(c, ())| c);
+    fn deep(x: Array) -> Result<Array> {
+        scan(|c: Array, ()| (c + bad(), ()), x, ()).map(|(c, ())| c)
+    }
     says(jit(deep).call(zeros(3)), ErrorKind::Value, &["scan got no values"]);
 }
 

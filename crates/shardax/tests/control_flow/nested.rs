@@ -8,11 +8,11 @@ use crate::{check_gradient, close, same};
 
 /// A small recurrent network: the weights are captured by the step.
 fn rnn(w: &Array, h: Array, xs: Array) -> Result<(Array, Array)> {
-    let step = |h: Array, x: Array| {
+    fn step(h: Array, x: Array, w: &Array) -> (Array, Array) {
         let h = (w.dot(h) + x).tanh();
         (h.clone(), h)
-    };
-    scan(step, h, xs)
+    }
+    scan(|h: Array, x: Array| step(h, x, w), h, xs)
 }
 
 fn rnn_loss(w: Array, h: Array, xs: Array) -> Result<Array> {
@@ -60,13 +60,15 @@ fn second_derivatives_of_scan() -> Result<()> {
     setup();
     let (w, h, xs) = rnn_inputs();
     // The gradient's length, differentiated again.
-    let steepness = |w: Array| -> Result<Array> {
+    fn steepness(w: Array, h: &Array, xs: &Array) -> Result<Array> {
         Ok(grad(|w: Array| rnn_loss(w, h.clone(), xs.clone())).call(w)?.square().sum(..))
-    };
-    check_gradient(steepness, &w)?;
-    let of_h = |h: Array| rnn_loss(w.clone(), h, xs.clone());
-    let forward_over_reverse = hessian(of_h).call(&h)?;
-    let reverse_over_forward = shardax::jacrev(shardax::jacfwd(of_h)).call(&h)?;
+    }
+    check_gradient(|w: Array| steepness(w, &h, &xs), &w)?;
+    fn of_h(h: Array, w: &Array, xs: &Array) -> Result<Array> {
+        rnn_loss(w.clone(), h, xs.clone())
+    }
+    let forward_over_reverse = hessian(|h: Array| of_h(h, &w, &xs)).call(&h)?;
+    let reverse_over_forward = shardax::jacrev(shardax::jacfwd(|h: Array| of_h(h, &w, &xs))).call(&h)?;
     same(&forward_over_reverse, &reverse_over_forward);
     same(&forward_over_reverse, &forward_over_reverse.t());
     Ok(())
@@ -94,16 +96,16 @@ fn scans_in_scans_capture_from_both() -> Result<()> {
     setup();
     let rows = array([[0.3f32, -0.1, 0.5], [0.2, 0.8, -0.4]]);
     fn f(a: Array, rows: Array) -> Result<Array> {
-        let outer = |c: Array, row: Array| -> Result<(Array, Array)> {
-            let scale = (&c * &a).sin();
+        fn outer(c: Array, row: Array, a: &Array) -> Result<(Array, Array)> {
+            let scale = (&c * a).sin();
             let inner = |s: Array, x: Array| {
-                let s = &s * &scale + &x * &a + row.sum(..);
+                let s = &s * &scale + &x * a + row.sum(..);
                 (s.clone(), s * x)
             };
             let (s, ys) = scan(inner, c.clone(), row.clone())?;
             Ok((s + c, ys))
-        };
-        let (c, ys) = scan(outer, Array::from(0.1), rows)?;
+        }
+        let (c, ys) = scan(|c: Array, row: Array| outer(c, row, &a), Array::from(0.1), rows)?;
         Ok(c + ys.sum(..))
     }
     check_gradient(|a| f(a, rows.clone()), &array(0.7f32))?;
@@ -117,16 +119,16 @@ fn branches_with_weights() -> Result<()> {
     setup();
     let xs = array([0.5f32, -0.4, 1.2, -0.9]);
     fn f(w: Array, xs: Array) -> Result<Array> {
-        let step = |c: Array, x: Array| -> Result<(Array, Array)> {
-            let c = cond(x.greater(0), |c: Array| (c * &w).sin() * &x, |c| (c - &x * &w * &w).exp() * 0.1, c)?;
+        fn step(c: Array, x: Array, w: &Array) -> Result<(Array, Array)> {
+            let c = cond(x.greater(0), |c: Array| (c * w).sin() * &x, |c| (c - &x * w * w).exp() * 0.1, c)?;
             let y = switch(
                 (&c * 10).astype(DType::I32),
                 (|c: Array| &c * &c, |c: Array| c * 2, |c: Array| c.cos()),
                 c.clone(),
             )?;
             Ok((c, y))
-        };
-        let (c, ys) = scan(step, Array::from(0.5), xs)?;
+        }
+        let (c, ys) = scan(|c: Array, x: Array| step(c, x, &w), Array::from(0.5), xs)?;
         Ok(c + ys.sum(..))
     }
     let w = array(0.8f32);
@@ -137,8 +139,10 @@ fn branches_with_weights() -> Result<()> {
     // Each example its own branches.
     let ws = array([0.8f32, -0.3]);
     let batched = vmap(grad(f)).in_axes((0, None)).call((&ws, &xs))?;
-    let for_weight = |w: f32| -> Result<f64> { grad(f).call((w, &xs))?.to_f64() };
-    close(&batched, &[for_weight(0.8)?, for_weight(-0.3)?]);
+    fn for_weight(w: f32, xs: &Array) -> Result<f64> {
+        grad(f).call((w, xs))?.to_f64()
+    }
+    close(&batched, &[for_weight(0.8, &xs)?, for_weight(-0.3, &xs)?]);
     Ok(())
 }
 
@@ -198,11 +202,15 @@ fn while_with_a_predicate_for_each_example() -> Result<()> {
 fn linearized_loops_push_tangents_forward() -> Result<()> {
     setup();
     let (w, h, xs) = rnn_inputs();
-    let of_w = |w: Array| rnn_loss(w, h.clone(), xs.clone());
-    let growing = |x: Array| while_loop(|x: Array| x.less(100), |x| &x * &x + 1, x);
-    let (value, map) = linearize(of_w, &w)?;
-    same(&value, &of_w(w.clone())?);
-    same(&map.call(w.cos())?, &jvp(of_w, &w, w.cos())?.1);
+    fn of_w(w: Array, h: &Array, xs: &Array) -> Result<Array> {
+        rnn_loss(w, h.clone(), xs.clone())
+    }
+    fn growing(x: Array) -> Result<Array> {
+        while_loop(|x: Array| x.less(100), |x| &x * &x + 1, x)
+    }
+    let (value, map) = linearize(|w: Array| of_w(w, &h, &xs), &w)?;
+    same(&value, &of_w(w.clone(), &h, &xs)?);
+    same(&map.call(w.cos())?, &jvp(|w: Array| of_w(w, &h, &xs), &w, w.cos())?.1);
     let (value, map) = linearize(growing, 1.5f32)?;
     same(&value, &growing(array(1.5f32))?);
     same(&map.call(2.0f32)?, &jvp(growing, 1.5f32, 2.0f32)?.1);
@@ -246,13 +254,15 @@ fn fori_loops_differentiate() -> Result<()> {
 fn options_of_scan() -> Result<()> {
     setup();
     let xs = arange(0..7).astype(DType::F32) * 0.3 - 1.0;
-    let step = |c: Array, x: Array| (&c * 0.7 + &x, c.sin() * x);
+    fn step(c: Array, x: Array) -> (Array, Array) {
+        (&c * 0.7 + &x, c.sin() * x)
+    }
     for reverse in [false, true] {
         let plain = ScanOptions::default().reverse(reverse);
-        let f = |options: ScanOptions, xs: Array| -> Result<Array> {
+        fn f(options: ScanOptions, xs: Array) -> Result<Array> {
             let (c, ys) = options.scan(step, Array::from(0.2), xs)?;
             Ok(concatenate(&[c.reshape(1), ys], 0))
-        };
+        }
         let loss =
             |options: ScanOptions| grad(move |xs: Array| -> Result<Array> { Ok(f(options, xs)?.square().sum(..)) });
         let want = f(plain, xs.clone())?;
@@ -304,7 +314,9 @@ fn associative_scans() -> Result<()> {
     }
     // A linear recurrence h' = a h + b along axis 1, as compositions of affine maps.
     let (a, b) = (array([[0.5f32, 0.3, -0.2], [1.0, 2.0, 3.0]]), array([[1.0f32, 2.0, 3.0], [0.1, 0.2, 0.3]]));
-    let compose = |(a1, b1): (Array, Array), (a2, b2): (Array, Array)| (a1 * &a2, a2 * b1 + b2);
+    fn compose((a1, b1): (Array, Array), (a2, b2): (Array, Array)) -> (Array, Array) {
+        (a1 * &a2, a2 * b1 + b2)
+    }
     let (_, h) = AssociativeScanOptions::default().axis(1).associative_scan(compose, (a.clone(), b.clone()))?;
     let (_, want) = scan(
         |h: Array, (a, b): (Array, Array)| {
@@ -347,7 +359,9 @@ fn custom_vjp_under_vmap_keeps_its_rule() -> Result<()> {
     same(&per_row, &gx);
     let ys = array([0.7f32, 2.0]);
     fn twice(xs: Array, ys: Array) -> Result<Array> {
-        let inner = |x: Array, ys: Array| vmap(odd).in_axes((None, 0)).call((x, ys));
+        fn inner(x: Array, ys: Array) -> Result<Array> {
+            vmap(odd).in_axes((None, 0)).call((x, ys))
+        }
         Ok(vmap(inner).in_axes((0, None)).call((xs, ys))?.sum(..))
     }
     let (gx, gy) = grad(twice).argnums((Arg::<0>, Arg::<1>)).call((&xs, &ys))?;
@@ -389,11 +403,11 @@ fn custom_jvp_under_vmap_keeps_its_rule() -> Result<()> {
 fn rules_with_integers_and_structures() -> Result<()> {
     setup();
     // Multiplies by an integer; the rule is wrong on purpose.
-    let f = |x: Array, n: Array| {
+    fn f(x: Array, n: Array) -> Result<(Array, Array)> {
         custom_jvp(|x: Array, n: Array| (x * n.astype(DType::F32), n))
             .defjvp(|(x, n): (Array, Array), (dx, dn): (Array, Array)| ((x * n.astype(DType::F32), n), (dx * 100, dn)))
             .call((x, n))
-    };
+    }
     let g = grad(|x: Array, n: Array| -> Result<Array> { Ok(f(x, n)?.0) });
     close(&g.call((2.0f32, 3))?, &[100.0]);
     fn h(x: Array, n: Array) -> Result<Array> {
@@ -433,14 +447,14 @@ fn a_rule_may_return_a_constant_tangent() -> Result<()> {
     fn rounded(x: Array) -> Result<Array> {
         custom_jvp(|x: Array| x.round()).defjvp(|(x,): (Array,), (t,): (Array,)| (x.round(), zeros_like(&t))).call(x)
     }
-    let step = |c: Array, ()| -> Result<(Array, Array)> {
+    fn step(c: Array, (): ()) -> Result<(Array, Array)> {
         let y = odd(rounded(&c * 3)?, array(2.0f32))?;
         Ok((c * 0.5 + &y, y))
-    };
-    let f = |x: Array| -> Result<Array> {
+    }
+    fn f(x: Array) -> Result<Array> {
         let (c, ys) = ScanOptions::default().length(2).scan(step, x, ())?;
         Ok(c + ys.sum(..))
-    };
+    }
     close(&grad(f).call(0.4f32)?, &[0.25]);
     Ok(())
 }

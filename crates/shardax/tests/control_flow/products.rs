@@ -64,14 +64,14 @@ fn sums_of_products_are_those_of_the_steps() -> Result<()> {
     let [xs, ys] = [numbers(&[6, 5, 41], 1), numbers(&[6, 5, 53], 4)];
     fn sums(xs: Array, ys: Array) -> Result<(Array, Array, Array)> {
         let start = (zeros((53, 41)), ones((53, 41)), Array::from(1.0f32));
-        let body = |(sum, other, factor): (Array, Array, Array), (x, y): (Array, Array)| {
+        fn body((sum, other, factor): (Array, Array, Array), (x, y): (Array, Array)) -> ((Array, Array, Array), ()) {
             let product = (&y * &factor).t().matmul(&x);
             let used = y.t().matmul(x.sin());
             // The second sum adds a product that the step uses, and a term that is no product.
             let sum = sum + (product + x.cos().t().matmul(&y).t());
             let other = other + &used + x.get(0);
             ((sum, other, factor * 0.5 + used.max(..)), ())
-        };
+        }
         Ok(scan(body, start, (xs, ys))?.0)
     }
     let (sum, other, factor) = jit(sums).call((&xs, &ys))?;

@@ -124,26 +124,28 @@ fn refs_from_outside() -> Result<()> {
         r.at(0).add(&x)?;
         Ok(r.get().sum(..))
     });
-    let values = || -> Result<Vec<f32>> { r.get().to_vec() };
+    fn values(r: &Ref) -> Result<Vec<f32>> {
+        r.get().to_vec()
+    }
     for (i, want) in [(1, 4.0f32), (2, 5.0)] {
         assert_eq!(f.call(array(1.0f32))?.item::<f32>()?, want);
-        assert_eq!(values()?, [i as f32, 1.0, 2.0]);
+        assert_eq!(values(&r)?, [i as f32, 1.0, 2.0]);
     }
     // A compiled function that another calls, a loop, and a gradient, for which it is plumbing.
     let _ = jit(|x: Array| f.apply((x,))).call(array(1.0f32))?;
     fori_loop(0, 3, |i, ()| r.at(i).set(5.0), ())?;
-    assert_eq!(values()?, [5.0; 3]);
-    let loss = |x: Array| -> Result<Array> {
+    assert_eq!(values(&r)?, [5.0; 3]);
+    fn loss(x: Array, r: &Ref) -> Result<Array> {
         r.at(1).set(stop_gradient(x.sum(..)))?;
         Ok((&x * r.get()).sum(..))
-    };
-    close(&grad(loss).call(array([1.0f32, 2.0, 3.0]))?, &[5.0, 6.0, 5.0]);
-    assert_eq!(values()?, [5.0, 6.0, 5.0]);
+    }
+    close(&grad(|x: Array| loss(x, &r)).call(array([1.0f32, 2.0, 3.0]))?, &[5.0, 6.0, 5.0]);
+    assert_eq!(values(&r)?, [5.0, 6.0, 5.0]);
     // One entry of a batch reads at its own index.
     close(&vmap(|i: Array| r.at(i).get() * 2).call(array([2, 1, 1]))?, &[10.0, 12.0, 12.0]);
     // A trace without a call does not write.
-    let _ = eval_shape(loss, zeros(3))?;
-    assert_eq!(values()?, [5.0, 6.0, 5.0]);
+    let _ = eval_shape(|x: Array| loss(x, &r), zeros(3))?;
+    assert_eq!(values(&r)?, [5.0, 6.0, 5.0]);
     assert_eq!(r.freeze().to_vec::<f32>()?, [5.0, 6.0, 5.0]);
     Ok(())
 }
@@ -212,17 +214,23 @@ fn wrong_uses_of_refs() -> Result<()> {
         says(f(x.clone(), &new_ref(&x)?), kind, phrases);
         Ok(())
     };
-    let frozen = |x: Array, r: &Ref| {
+    fn frozen(x: Array, r: &Ref) -> Result<Array> {
         let _ = r.freeze();
         r.set(x)?;
         Ok(r.get())
-    };
+    }
     fails(&frozen, ErrorKind::Value, &["a ref of type float32[3] was used after it was frozen at", "refs.rs:"])?;
-    let integer = |_: Array, r: &Ref| r.at(0).set(array(1)).map(|()| r.get());
+    fn integer(_: Array, r: &Ref) -> Result<Array> {
+        r.at(0).set(array(1)).map(|()| r.get())
+    }
     fails(&integer, ErrorKind::Type, &["takes a value of its dtype, got int32[]", "astype(DType::F32)"])?;
-    let wide = |x: Array, r: &Ref| r.at(s![..2]).set(x).map(|()| r.get());
+    fn wide(x: Array, r: &Ref) -> Result<Array> {
+        r.at(s![..2]).set(x).map(|()| r.get())
+    }
     fails(&wide, ErrorKind::Value, &["does not broadcast to the part of shape [2]"])?;
-    let far = |_: Array, r: &Ref| r.at(5).get().check().map(|()| r.get());
+    fn far(_: Array, r: &Ref) -> Result<Array> {
+        r.at(5).get().check().map(|()| r.get())
+    }
     fails(&far, ErrorKind::Index, &["index 5 is out of bounds for a dimension of size 3"])?;
     fn mapped(x: Array, r: &Ref) -> Result<Array> {
         vmap(|x: Array| r.at(0).set(&x).map(|()| x)).call(x)

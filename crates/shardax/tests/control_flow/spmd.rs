@@ -51,29 +51,37 @@ fn gradients_of_loops_with_collectives() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 8)])?;
     let w = array(0.6f32);
-    let sharded = |w: Array, x: Array| -> Result<Array> {
-        let body = |w: Array, x: Array| mixed(w, x.reshape(2), "i");
-        shard_map(body, &mesh).in_specs((P![], P!["i"])).out_specs(P![]).call((w, x))
-    };
+    fn sharded(w: Array, x: Array, mesh: &Mesh) -> Result<Array> {
+        fn body(w: Array, x: Array) -> Result<Array> {
+            mixed(w, x.reshape(2), "i")
+        }
+        shard_map(body, mesh).in_specs((P![], P!["i"])).out_specs(P![]).call((w, x))
+    }
     // The same on one device: the examples of a named vmap.
-    let mapped = |w: Array, x: Array| -> Result<Array> {
-        let body = |w: Array, x: Array| mixed(w, x, "i");
+    fn mapped(w: Array, x: Array) -> Result<Array> {
+        fn body(w: Array, x: Array) -> Result<Array> {
+            mixed(w, x, "i")
+        }
         Ok(vmap(body).in_axes((None, 0)).axis_name("i").call((w, x))?.sum(..) / 8)
-    };
-    same(&sharded(w.clone(), values())?, &mapped(w.clone(), values())?);
+    }
+    same(&sharded(w.clone(), values(), &mesh)?, &mapped(w.clone(), values())?);
     let argnums = (Arg::<0>, Arg::<1>);
-    let (gw, gx) = grad(sharded).argnums(argnums).call((&w, values()))?;
+    let (gw, gx) = grad(|w: Array, x: Array| sharded(w, x, &mesh)).argnums(argnums).call((&w, values()))?;
     let (vw, vx) = grad(mapped).argnums(argnums).call((&w, values()))?;
     same(&gw, &vw);
     same(&gx, &vx);
-    let (gw, gx) = jit(grad(sharded).argnums(argnums)).call((&w, values()))?;
+    let (gw, gx) = jit(grad(|w: Array, x: Array| sharded(w, x, &mesh)).argnums(argnums)).call((&w, values()))?;
     same(&gw, &vw);
     same(&gx, &vx);
-    let tangent = jvp(|w: Array| sharded(w, values()), &w, 1.0f32)?.1;
+    let tangent = jvp(|w: Array| sharded(w, values(), &mesh), &w, 1.0f32)?.1;
     same(&tangent, &vw);
-    let twice = |w: Array| grad(|w: Array| sharded(w, values())).call(w);
-    let twice_mapped = |w: Array| grad(|w: Array| mapped(w, values())).call(w);
-    same(&grad(twice).call(&w)?, &grad(twice_mapped).call(&w)?);
+    fn twice(w: Array, mesh: &Mesh) -> Result<Array> {
+        grad(|w: Array| sharded(w, values(), mesh)).call(w)
+    }
+    fn twice_mapped(w: Array) -> Result<Array> {
+        grad(|w: Array| mapped(w, values())).call(w)
+    }
+    same(&grad(|w: Array| twice(w, &mesh)).call(&w)?, &grad(twice_mapped).call(&w)?);
     // Inside the body.
     let inner = shard_map(|w: Array, x: Array| grad(|w: Array| mixed(w, x.reshape(2), "i")).call(w), &mesh);
     same(&inner.in_specs((P![], P!["i"])).out_specs(P![]).call((&w, values()))?, &vw);
@@ -86,8 +94,10 @@ fn each_device_takes_its_branch() -> Result<()> {
     let mesh = make_mesh([("i", 8)])?;
     let w = array([0.5f32, -1.5]);
     fn body(w: Array, x: Array) -> Result<Array> {
-        let on_true = |w: Array| (w.sin() * &x).sum(..);
-        let y = cond(x.sum(..).greater(0), on_true, |w| (&w * &w).sum(..) + x.sum(..) * 0, w)?;
+        fn on_true(w: Array, x: &Array) -> Array {
+            (w.sin() * x).sum(..)
+        }
+        let y = cond(x.sum(..).greater(0), |w: Array| on_true(w, &x), |w| (&w * &w).sum(..) + x.sum(..) * 0, w)?;
         Ok(y.reshape(1))
     }
     let per_device = shard_map(body, &mesh).in_specs((P![], P!["i"])).out_specs(P!["i"]);
@@ -116,7 +126,9 @@ fn each_device_takes_its_branch() -> Result<()> {
 fn each_device_loops_as_long_as_it_must() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 8)])?;
-    let count = |x: Array| while_loop(|n: Array| n.less(x.sum(..)), |n| n + 1, Array::from(0.0));
+    fn count(x: Array) -> Result<Array> {
+        while_loop(|n: Array| n.less(x.sum(..)), |n| n + 1, Array::from(0.0))
+    }
     let x = arange(0..8).astype(DType::F32);
     let counts = shard_map(|x: Array| -> Result<Array> { Ok(count(x)?.reshape(1)) }, &mesh);
     close(&counts.in_specs(P!["i"]).out_specs(P!["i"]).call(&x)?, &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
@@ -129,26 +141,28 @@ fn each_device_loops_as_long_as_it_must() -> Result<()> {
 fn steps_of_training_in_a_pmap() -> Result<()> {
     setup();
     // Gradient descent over batches, in one compiled loop: the carry starts the same on all devices.
-    let train = |w: Array, xs: Array, ys: Array| {
-        let step = |w: Array, (x, y): (Array, Array)| -> Result<(Array, Array)> {
+    fn train(w: Array, xs: Array, ys: Array) -> Result<(Array, Array)> {
+        fn step(w: Array, (x, y): (Array, Array)) -> Result<(Array, Array)> {
             let loss = |w: Array| ((x.dot(w) - &y).square()).mean(..);
             let (loss, g) = value_and_grad(loss).call(&w)?;
             Ok((w - pmean(g, "batch") * 0.1, pmean(loss, "batch")))
-        };
+        }
         scan(step, w, (xs, ys))
-    };
+    }
     let xs = arange(0..240).astype(DType::F32).sin().reshape([8, 5, 3, 2]);
     let ys = xs.sum(3);
     let many = pmap(train).axis_name("batch").in_axes((None, 0, 0)).out_axes((None, None));
     let (w, losses) = many.call((zeros(2), &xs, &ys))?;
-    let layer = |w: Array, xs: Array, ys: Array| {
-        let step = |w: Array, (x, y): (Array, Array)| -> Result<(Array, Array)> {
+    fn layer(w: Array, xs: Array, ys: Array) -> Result<(Array, Array)> {
+        fn step(w: Array, (x, y): (Array, Array)) -> Result<(Array, Array)> {
             let (loss, g) = value_and_grad(|w: Array| ((x.dot(w) - &y).square()).mean(..)).call(&w)?;
             Ok((w - g * 0.1, loss))
-        };
+        }
         scan(step, w, (xs, ys))
-    };
-    let merge_devices = |a: &Array, rest: &[usize]| a.swapaxes(0, 1).reshape([&[5, 24], rest].concat());
+    }
+    fn merge_devices(a: &Array, rest: &[usize]) -> Array {
+        a.swapaxes(0, 1).reshape([&[5, 24], rest].concat())
+    }
     let (w1, losses1) = layer(zeros(2), merge_devices(&xs, &[2]), merge_devices(&ys, &[]))?;
     same(&w, &w1);
     same(&losses, &losses1);
@@ -157,11 +171,11 @@ fn steps_of_training_in_a_pmap() -> Result<()> {
 
 /// The last carry and the sums of a recurrent network over `xs`.
 fn decaying_sums(w: Array, xs: Array) -> Result<(Array, Array)> {
-    let step = |c: Array, x: Array| {
-        let c = (c * 0.9 + x * &w).tanh();
+    fn step(c: Array, x: Array, w: &Array) -> (Array, Array) {
+        let c = (c * 0.9 + x * w).tanh();
         (c.clone(), c.sum(1))
-    };
-    scan(step, zeros([4, 2]), xs)
+    }
+    scan(|c: Array, x: Array| step(c, x, &w), zeros([4, 2]), xs)
 }
 
 #[test]
@@ -169,10 +183,10 @@ fn scans_over_sharded_arrays() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 4), ("j", 2)])?.auto();
     let (w, xs) = (array([0.5f32, -0.4]), arange(0..64).astype(DType::F32).sin().reshape([8, 4, 2]));
-    let loss = |w: Array, xs: Array| -> Result<Array> {
+    fn loss(w: Array, xs: Array) -> Result<Array> {
         let (c, ys) = decaying_sums(w, xs)?;
         Ok(c.sum(..) + ys.square().sum(..))
-    };
+    }
     let (c, ys) = decaying_sums(w.clone(), xs.clone())?;
     let slope = grad(loss).call((&w, &xs))?;
     // Sharded along the batch, along the axis of the scan, along both, and along features.

@@ -27,7 +27,9 @@ fn tangents_that_are_zero() -> Result<()> {
     setup();
     let received = Received::default();
     let recorder = received.clone();
-    let wave = |x: &Array, y: &Array| (x * y.sin(), x.clone());
+    fn wave(x: &Array, y: &Array) -> (Array, Array) {
+        (x * y.sin(), x.clone())
+    }
     let f = custom_jvp(move |x: Array, y: Array| wave(&x, &y)).symbolic_zeros().defjvp(
         move |(x, y): (Array, Array), (dx, dy): (Option<Array>, Option<Array>)| {
             recorder.push([dx.is_none(), dy.is_none()]);

@@ -428,7 +428,9 @@ fn contractions(t: &mut Table) {
 
 fn parts(t: &mut Table) {
     // Functions that cut, pad and repeat.
-    let x = || ones([2, 3]);
+    fn x() -> Array {
+        ones([2, 3])
+    }
     t.row("pad: pairs", Value, &["2 pairs of widths", "got 3"], move || {
         at!(pad(&x(), &[(1, 1), (1, 1), (1, 1)], PadMode::Edge))
     });

@@ -62,8 +62,12 @@ pub(crate) fn rows(t: &mut Table) {
         at!(pmax(complex(x.clone(), x), "i"))
     });
     t.row("psum: in scan, no such axis", Name, &["unbound axis name: k", "bound here: i"], || {
-        let step = |c: Array, x: Array| (c + at!(psum(x, "k")), ());
-        let f = |x: Array| -> Result<Array> { Ok(scan(step, zeros(()), x)?.0) };
+        fn step(c: Array, x: Array) -> (Array, ()) {
+            (c + at!(psum(x, "k")), ())
+        }
+        fn f(x: Array) -> Result<Array> {
+            Ok(scan(step, zeros(()), x)?.0)
+        }
         pmap(f).axis_name("i").call(ones([8, 4]))
     });
     for (name, body) in [

@@ -32,7 +32,9 @@ pub(crate) fn rows(t: &mut Table) {
         || {
             let mesh = make_mesh([("i", 2), ("j", 2)])?;
             let f = |x: Array, y: Array| {
-                let swap = |(x, y): (Array, Array)| (y, x);
+                fn swap((x, y): (Array, Array)) -> (Array, Array) {
+                    (y, x)
+                }
                 at!(cond(true, |both: (Array, Array)| both, swap, (x, y)))
             };
             shard_map(f, &mesh).in_specs((P!["i"], P!["j"])).out_specs(P![("i", "j")]).call((ones(8), ones(8)))
@@ -97,7 +99,9 @@ pub(crate) fn rows(t: &mut Table) {
         at!(fori_loop(0, 2.5f32, |_, x: Array| x, ones(2)))
     });
     t.row("associative_scan: sizes", Value, &["same size along axis 0"], || {
-        let add = |a: (Array, Array), b: (Array, Array)| (a.0 + b.0, a.1 + b.1);
+        fn add(a: (Array, Array), b: (Array, Array)) -> (Array, Array) {
+            (a.0 + b.0, a.1 + b.1)
+        }
         at!(associative_scan(add, (ones(2), ones(3))))
     });
     t.row("associative_scan: axis", Index, &["axis 1 is out of bounds"], || {

@@ -80,7 +80,9 @@ fn pmaps(t: &mut Table) {
         Value,
         &["The context mesh Mesh(", "should match the mesh passed to shard_map Mesh("],
         || {
-            let inner = |x: Array| at!(pmap(double).axis_name("j").call(x));
+            fn inner(x: Array) -> Result<Array> {
+                at!(pmap(double).axis_name("j").call(x))
+            }
             pmap(inner).axis_name("i").call(ones([8, 8]))
         },
     );
@@ -237,7 +239,9 @@ fn placement(t: &mut Table) {
 }
 
 fn shard_maps(t: &mut Table) {
-    let mesh = || make_mesh([("i", 4), ("j", 2)]).map(|mesh| mesh.auto());
+    fn mesh() -> Result<Mesh> {
+        make_mesh([("i", 4), ("j", 2)]).map(|mesh| mesh.auto())
+    }
     // Specs that do not fit the arguments or results, and results that vary where the spec says they do not.
     t.row(
         "shard_map: not divisible",
@@ -429,7 +433,9 @@ fn shard_maps(t: &mut Table) {
 }
 
 fn varying(t: &mut Table) {
-    let mesh = || make_mesh([("i", 8)]);
+    fn mesh() -> Result<Mesh> {
+        make_mesh([("i", 8)])
+    }
     // The checks of varying values; the message suggests `pcast` or a reduction.
     t.row(
         "shard_map: out_specs of what varies",

@@ -239,10 +239,10 @@ fn nested(t: &mut Table) {
         Value,
         &["incompatible shapes [4]"],
         || {
-            let f = |x: Array| {
+            fn f(x: Array) -> Result<()> {
                 let caught = jit(|x: Array| x + ones(7)).call(&x).is_err();
                 if caught { at!(x + ones(4)).check().map_err(|e| e.context("incompatible shapes [4]")) } else { Ok(()) }
-            };
+            }
             jit(move |x: Array| -> Result<Array> { f(x.clone()).map(|()| x) }).call(ones(3))
         },
     );

@@ -97,8 +97,10 @@ fn compilation_cache_miss_when_devices_change() -> Result<()> {
     let reversed = single.devices().iter().rev().cloned().collect();
     let two = Mesh::new(reversed, [("x", 2), ("y", 2)])?.with_axis_types(types)?;
     let data = array((0..16).map(|i| i as f32).collect::<Vec<_>>()).reshape([8, 2]);
-    let on = |mesh: &Mesh| device_put(&data, &NamedSharding::new(mesh, P!["x", "y"]));
-    let (a, b) = (on(&single)?, on(&two)?);
+    fn on(mesh: &Mesh, data: &Array) -> Result<Array> {
+        device_put(data, &NamedSharding::new(mesh, P!["x", "y"]))
+    }
+    let (a, b) = (on(&single, &data)?, on(&two, &data)?);
     let f = jit(|x: Array| x * 3);
     let (outs, counts) = count(|| {
         let first = shardax::set_mesh(&single).and_then(|_mesh| f.call(&a));

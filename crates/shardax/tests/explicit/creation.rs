@@ -271,7 +271,9 @@ fn histogram_with_sharding() -> Result<()> {
 fn jnp_zeros_out_sharding() -> Result<()> {
     let (mesh, _guard) = mesh(4);
     let named = NamedSharding::new(&mesh, P!["x", "y"]);
-    let spec = || out_sharding(P!["x", "y"], || zeros([8, 8]));
+    fn spec() -> Array {
+        out_sharding(P!["x", "y"], || zeros([8, 8]))
+    }
     let sharding = {
         let named = named.clone();
         move || out_sharding(named.clone(), || zeros([8, 8]))
@@ -290,7 +292,9 @@ fn jnp_zeros_out_sharding() -> Result<()> {
 fn random_functions() -> Result<()> {
     use shardax::random;
     let (_, _mesh) = mesh(4);
-    let key = || random::key(1);
+    fn key() -> Array {
+        random::key(1)
+    }
     let draws: [(&str, &dyn Fn() -> Array, PartitionSpec, &str); 6] = [
         ("bits", &|| random::bits(key(), [8, 8]).astype(DType::F32), P!["x", "y"], "float32[8@x,8@y]"),
         ("uniform", &|| random::uniform(key(), [8, 8]), P!["x", "y"], "float32[8@x,8@y]"),

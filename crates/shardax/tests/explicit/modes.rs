@@ -7,10 +7,10 @@ use shardax::lax::DotOptions;
 fn auto_axes_top_level() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (a, b) = (num(&[8, 8], 0.1, 0.0, P!["x", "y"]), num(&[8, 8], 0.2, 1.0, P!["x", "y"]));
-    let f = |a: Array, b: Array| {
+    fn f(a: Array, b: Array) -> Array {
         assert_eq!(a.type_name(), "float32[8,8]");
         a.matmul(b)
-    };
+    }
     let g = auto_axes(f).out_sharding(P!["x", "y"]);
     let out = jit(move |a: Array, b: Array| g.call((a, b))).call((&a, &b))?;
     assert_eq!(typed(&out), "float32[8@x,8@y]");
@@ -37,10 +37,10 @@ fn auto_axes_computation_follows_data() -> Result<()> {
 fn full_user_to_auto_user_mix() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (a, b) = (num(&[8, 4], 0.1, 0.0, P!["x", "y"]), num(&[4, 8], 0.2, 1.0, P!["y", "x"]));
-    let inner = |a: Array, b: Array| {
+    fn inner(a: Array, b: Array) -> Array {
         assert_eq!(a.type_name(), "float32[8,4@y]");
         DotOptions::new().out_sharding(P![None, "y"]).einsum("xy,yz->xz", &[&a, &b])
-    };
+    }
     let f = auto_axes(inner).axes("x").out_sharding(P!["x", None]);
     let out = jit(move |a: Array, b: Array| f.call((a, b))).call((&a, &b))?;
     assert_eq!(typed(&out), "float32[8@x,8]");
@@ -83,22 +83,22 @@ fn gradients_through_auto_axes() -> Result<()> {
 fn auto_axes_inside_scan() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let x = num(&[8, 4], 0.3, 0.0, P!["x"]);
-    let f = |x: Array| {
-        let step = |h: Array| {
+    fn f(x: Array) -> Result<Array> {
+        fn step(h: Array) -> Result<(Array, Array)> {
             let h = auto_axes(|h: Array| h.cumsum(0).tanh()).out_sharding(P!["x"]).call(h)?;
             Ok((h.clone(), h.sum(..)))
-        };
+        }
         Ok::<_, shardax::Error>(shardax::scan_n(step, x, 3)?.0.sum(..))
-    };
+    }
     let g = jit(grad(f)).call(&x)?;
     assert_eq!(typed(&g), "float32[8@x,4]");
-    let plain = |x: Array| {
-        let step = |h: Array| {
+    fn plain(x: Array) -> Result<Array> {
+        fn step(h: Array) -> Result<(Array, Array)> {
             let h = h.cumsum(0).tanh();
             Ok((h.clone(), h.sum(..)))
-        };
+        }
         Ok::<_, shardax::Error>(shardax::scan_n(step, x, 3)?.0.sum(..))
-    };
+    }
     let _none = set_mesh(None)?;
     same(&g, &host(&jit(grad(plain)).call(whole(&x))?));
     Ok(())

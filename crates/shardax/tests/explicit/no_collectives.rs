@@ -59,10 +59,10 @@ fn no_collectives_of_compiled_functions() -> Result<()> {
     }
     assert_eq!(f.call(&x)?.type_name(), "float32[8@y]");
     // Gradients are computed outside of the scope, where they may communicate.
-    let inside = |x: Array| {
+    fn inside(x: Array) -> Array {
         let _forbidden = no_collectives("x");
         x.sin()
-    };
+    }
     assert_eq!(grad(move |x: Array| inside(x).sum(..)).call(&x)?.shape(), [8, 8]);
     Ok(())
 }
@@ -72,12 +72,12 @@ fn no_collectives_in_shard_maps() -> Result<()> {
     let (mesh, _guard) = mesh(2);
     let x = reshard(ones([8, 8]), P!["x", "y"]);
     let _forbidden = no_collectives("x");
-    let over = |axis: &'static str| {
+    fn over(axis: &'static str, mesh: &Mesh, x: &Array) -> Result<Array> {
         let f = move |x: Array| &x + psum(axis_index(axis) + 0 * x.astype(DType::I32), axis);
-        shard_map(f, &mesh).in_specs(P!["x", "y"]).out_specs(P!["x", "y"]).call(&x)
-    };
-    assert!(over("y").is_ok());
-    let error = over("x").unwrap_err().to_string();
+        shard_map(f, mesh).in_specs(P!["x", "y"]).out_specs(P!["x", "y"]).call(x)
+    }
+    assert!(over("y", &mesh, &x).is_ok());
+    let error = over("x", &mesh, &x).unwrap_err().to_string();
     assert!(error.contains("Collective across axis 'x' is forbidden by `no_collectives`"), "{error}");
     // An axis of `vmap` does not communicate.
     let _mapped = no_collectives("i");

@@ -118,10 +118,10 @@ fn einsum_inverse() -> Result<()> {
     let out = jit(f).call((&a, &b))?;
     assert_eq!(typed(&out), "float32[8@x,4,4@y,8]");
     let (ha, hb) = (host(&a), host(&b));
-    let want = |b: usize, h: usize, t: usize, q: usize| -> f32 {
+    fn want(b: usize, h: usize, t: usize, q: usize, ha: &[f32], hb: &[f32]) -> f32 {
         (0..2).map(|d| ha[(b * 4 + t) * 2 + d] * hb[(d * 4 + h) * 8 + q]).sum()
-    };
-    near(host(&out)[((3 * 4 + 2) * 4 + 1) * 8 + 5].into(), want(3, 2, 1, 5).into(), 1e-5);
+    }
+    near(host(&out)[((3 * 4 + 2) * 4 + 1) * 8 + 5].into(), want(3, 2, 1, 5, &ha, &hb).into(), 1e-5);
     let g = || grad(move |a: Array, b: Array| f(a, b).sin().sum(..)).argnums((Arg::<0>, Arg::<1>));
     let (ga, gb) = jit(g()).call((&a, &b))?;
     assert_eq!((typed(&ga), typed(&gb)), (typed(&a), typed(&b)));
@@ -135,7 +135,9 @@ fn einsum_inverse() -> Result<()> {
 #[test]
 fn fused_attention() -> Result<()> {
     let (_, _mesh) = mesh(4);
-    let x = |b: f32, heads: usize, spec| num(&[4, 6, heads, 8], 0.13, b, spec);
+    fn x(b: f32, heads: usize, spec: PartitionSpec) -> Array {
+        num(&[4, 6, heads, 8], 0.13, b, spec)
+    }
     let heads = P!["x", None, "y", None];
     fn attend(q: Array, k: Array, v: Array) -> Array {
         let causal = Window { before: usize::MAX, after: 0 };
@@ -201,7 +203,9 @@ fn batches_split_in_either_operand_stay_split() -> Result<()> {
 #[test]
 fn intermediate_einsum() -> Result<()> {
     let (_, _mesh) = mesh(4);
-    let matrix = |spec| num(&[8, 8], 0.1, 0.0, spec);
+    fn matrix(spec: PartitionSpec) -> Array {
+        num(&[8, 8], 0.1, 0.0, spec)
+    }
     let to = DotOptions::new().out_sharding(P![None, "x"]);
     let operands = [matrix(P!["x", "y"]), matrix(P!["y", "x"]), matrix(P!["x", "y"])];
     let f = move |[a, b, c]: [Array; 3]| to.einsum("ij,jk,kl->il", &[&a, &b, &c]);

@@ -51,11 +51,15 @@ fn attention_of_split_heads() -> Result<()> {
     let (_, _mesh) = mesh(4);
     // Heads are split over `y`; only the output projection sums over devices.
     let x = num(&[4, 6, 8], 0.15, 0.0, P!["x"]);
-    let w = |i: f32| num(&[8, 4, 2], 0.2, i, P![None, "y", None]);
+    fn w(i: f32) -> Array {
+        num(&[8, 4, 2], 0.2, i, P![None, "y", None])
+    }
     let wo = num(&[4, 2, 8], 0.3, 0.0, P!["y", None, None]);
     fn attend(x: Array, wq: Array, wk: Array, wv: Array, wo: Array) -> Array {
-        let head = |w: &Array| einsum("btd,dhk->bthk", &[&x, w]);
-        let (q, k, v) = (head(&wq), head(&wk), head(&wv));
+        fn head(w: &Array, x: &Array) -> Array {
+            einsum("btd,dhk->bthk", &[x, w])
+        }
+        let (q, k, v) = (head(&wq, &x), head(&wk, &x), head(&wv, &x));
         assert_eq!(q.type_name(), "float32[4@x,6,4@y,2]");
         let s = einsum("bthk,bshk->bhts", &[&q, &k]) / 2f32.sqrt();
         assert_eq!(s.type_name(), "float32[4@x,4@y,6,6]");
@@ -73,10 +77,10 @@ fn attention_of_split_heads() -> Result<()> {
     for (have, want) in host(&y)[bytes..bytes + 4].iter().zip([0.160119, 0.216915, 0.254334, 0.269035]) {
         near((*have).into(), want, 1e-4);
     }
-    let loss = move |x: Array, q: Array, k: Array, v: Array, o: Array| {
+    fn loss(x: Array, q: Array, k: Array, v: Array, o: Array) -> Array {
         let y = attend(x, q, k, v, o);
         (&y * &y).sum(..)
-    };
+    }
     let (gx, gq, go) = jit(grad(loss).argnums((Arg::<0>, Arg::<1>, Arg::<4>))).call(args.clone())?;
     assert_eq!((typed(&gx), typed(&gq), typed(&go)), (typed(&args.0), typed(&args.1), typed(&args.4)));
     near(absolute(&gx), 132.3805, 1e-4);
@@ -91,7 +95,9 @@ fn fully_sharded_weights_in_a_scan() -> Result<()> {
     let w = num(&[3, 8, 8], 0.17, 0.0, P![None, "x", None]);
     let x = num(&[8, 8], 0.3, 0.0, P![("x", "y")]);
     let f = |w: Array, x: Array| {
-        let layer = |h: Array, w: Array| Ok((h.matmul(reshard(w, P![])).tanh(), ()));
+        fn layer(h: Array, w: Array) -> Result<(Array, ())> {
+            Ok((h.matmul(reshard(w, P![])).tanh(), ()))
+        }
         let h = shardax::scan(layer, x, w)?.0;
         Ok::<_, shardax::Error>((&h * &h).sum(..))
     };
@@ -121,10 +127,10 @@ fn what_has_no_rule_in_auto_axes() -> Result<()> {
     for (have, want) in host(&out).iter().zip([0.501378, 0.479951, 0.508079, 0.510592]) {
         near((*have).into(), want, 1e-4);
     }
-    let loss = move |x: Array, w: Array| {
+    fn loss(x: Array, w: Array) -> Result<Array> {
         let y = route(x, w)?;
         Ok::<_, shardax::Error>((&y * &y).sum(..))
-    };
+    }
     let (gx, gw) = jit(grad(loss).argnums((Arg::<0>, Arg::<1>))).call((&x, &w))?;
     assert_eq!((typed(&gx), typed(&gw)), (typed(&x), typed(&w)));
     near(absolute(&gx), 0.27012, 1e-3);

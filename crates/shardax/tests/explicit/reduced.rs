@@ -138,16 +138,18 @@ fn cond_fori_reduced_fwd() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let k = num(&[8], 0.3, 0.0, P!["x"]);
     let reduced_k = reshard(k.clone(), P![].reduced(["x"]));
-    let f = |p: Array, reduced_k: Array, k: Array| {
+    fn f(p: Array, reduced_k: Array, k: Array) -> Result<Array> {
         let body = move |_: Array, store: Array| {
             let k = k.clone();
             cond(p.clone(), move |_: Array| reshard(k.clone(), P![].reduced(["x"])), |s: Array| s, store)
         };
         fori_loop(0, 4, body, reduced_k)
-    };
+    }
     let p = array(true);
     assert_eq!(typed(&jit(f).call((&p, &reduced_k, &k))?), "float32[8]{R:x}");
-    let loss = move |p: Array, reduced_k: Array, k: Array| f(p, reduced_k, k).map(|y| y.sum(..));
+    fn loss(p: Array, reduced_k: Array, k: Array) -> Result<Array> {
+        f(p, reduced_k, k).map(|y| y.sum(..))
+    }
     let (gs, gk) = jit(grad(loss).argnums((Arg::<1>, Arg::<2>))).call((&p, &reduced_k, &k))?;
     assert_eq!((typed(&gs), typed(&gk)), ("float32[8]{U:x}".into(), "float32[8@x]".into()));
     assert_eq!((host(&reshard(gs, P![])), host(&gk)), (vec![0.0; 8], vec![1.0; 8]));

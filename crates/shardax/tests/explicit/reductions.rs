@@ -50,11 +50,11 @@ fn argsort_error() {
 fn topk() -> Result<()> {
     let (_, _mesh) = mesh(2);
     let x = num(&[4, 8, 16], 0.3, 0.0, P!["x", None, None]);
-    let f = |x: Array| {
+    fn f(x: Array) -> Array {
         let (values, _) = lax::top_k(&x, 6);
         assert_eq!(values.type_name(), "float32[4@x,8,6]");
         values
-    };
+    }
     let out = jit(f).call(&x)?;
     assert_eq!(typed(&out), "float32[4@x,8,6]");
     let mut first = host(&x)[..16].to_vec();

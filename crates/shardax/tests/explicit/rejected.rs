@@ -97,7 +97,9 @@ fn every_rejection_has_types_line_and_fix() -> Result<()> {
 #[rustfmt::skip]
 fn elementwise_and_products(t: &mut Rejections) {
     let (_, _mesh) = mesh(4);
-    let r = |spec: PartitionSpec| at(spec.reduced(["x"]));
+    fn r(spec: PartitionSpec) -> Array {
+        at(spec.reduced(["x"]))
+    }
     t.row("1 two shardings of one dimension", at(P!["x", None]) * at(P!["y", None]));
     t.row("2 more axes of one dimension", at(P![("x", "y")]) * at(P!["x"]));
     t.row("3 one axis of two dimensions", at(P!["x", None]) * at(P![None, "x"]));

@@ -18,7 +18,9 @@ fn elementwise_of_two_shardings() {
 #[test]
 fn dot_general_error() {
     let (_, _mesh) = mesh(4);
-    let with_spec = |spec| ramp(&[8, 8], spec);
+    fn with_spec(spec: PartitionSpec) -> Array {
+        ramp(&[8, 8], spec)
+    }
     let text = rejected(&with_spec(P!["x", "y"]).matmul(with_spec(P!["y", None])));
     assert!(text.contains("ambiguous how the output should be sharded, got lhs_contracting_spec=P('y',) and rhs_contracting_spec=P('y',)"), "{text}");
     assert!(text.contains("DotOptions::new().out_sharding(spec)"), "{text}");
@@ -29,7 +31,9 @@ fn dot_general_error() {
     );
     let text = rejected(&with_spec(P!["x", None]).matmul(with_spec(P![None, "x"])));
     assert!(text.contains("dot_general operation with inputs: float32[8@x,8], float32[8,8@x] produces an illegally sharded result: float32[8@x,8@x]"), "{text}");
-    let batch = |spec| ramp(&[8, 4, 4], spec);
+    fn batch(spec: PartitionSpec) -> Array {
+        ramp(&[8, 4, 4], spec)
+    }
     let text = rejected(&batch(P!["x"]).matmul(batch(P!["y"])));
     assert!(text.contains("batch dimensions need to have consistent sharding"), "{text}");
 }

@@ -160,12 +160,16 @@ fn tile() -> Result<()> {
 #[test]
 fn unstack() -> Result<()> {
     let (_, _mesh) = mesh(2);
-    let f = |x: Array| x.unstack::<2>();
+    fn f(x: Array) -> Result<[Array; 2]> {
+        x.unstack::<2>()
+    }
     let x = ramp(&[2, 32, 64], P![None, "x", None]);
     let [first, second] = jit(f).call(&x)?;
     assert_eq!((typed(&first), typed(&second)), ("float32[32@x,64]".into(), "float32[32@x,64]".into()));
     assert_eq!(host(&second)[0], 2048.0);
-    let sums = move |x: Array| f(x).map(|[a, b]| a.sum(..) + b.sum(..) * 2);
+    fn sums(x: Array) -> Result<Array> {
+        f(x).map(|[a, b]| a.sum(..) + b.sum(..) * 2)
+    }
     let g = jit(grad(sums)).call(&x)?;
     assert_eq!(typed(&g), "float32[2,32@x,64]");
     assert_eq!((host(&g)[0], host(&g)[2048]), (1.0, 2.0));
@@ -194,7 +198,9 @@ fn reshape() -> Result<()> {
     let (_, _mesh) = mesh(4);
     // A shape, its spec, the new shape, the sharding that is asked for, and the type.
     type Case = (&'static [usize], PartitionSpec, &'static [usize], Option<PartitionSpec>, &'static str);
-    let last = || P![None, None, "y"];
+    fn last() -> PartitionSpec {
+        P![None, None, "y"]
+    }
     let cases: [Case; 13] = [
         (&[4, 6, 8], last(), &[24, 8], None, "float32[24,8@y]"),
         (&[4, 6, 8], last(), &[1, 4, 6, 8], None, "float32[1,4,6,8@y]"),
@@ -230,12 +236,16 @@ fn reshape() -> Result<()> {
 fn concat_vmap() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (x, y) = (ramp(&[8, 4, 3, 2], P!["x", "y"]), ramp(&[2], P![]));
-    let combined = |x: Array, y: Array| {
+    fn combined(x: Array, y: Array) -> Array {
         assert_eq!((x.type_name(), y.type_name()), ("float32[2]".into(), "float32[2]".into()));
         concatenate(&[x, y], 0)
-    };
-    let two = move |x: Array, y: Array| vmap(combined).in_axes((0, None)).call((x, y));
-    let three = move |x: Array, y: Array| vmap(two).in_axes((0, None)).call((x, y));
+    }
+    fn two(x: Array, y: Array) -> Result<Array> {
+        vmap(combined).in_axes((0, None)).call((x, y))
+    }
+    fn three(x: Array, y: Array) -> Result<Array> {
+        vmap(two).in_axes((0, None)).call((x, y))
+    }
     let f = vmap(three).in_axes((0, None));
     let out = jit(move |x: Array, y: Array| f.call((x, y))).call((&x, &y))?;
     assert_eq!(typed(&out), "float32[8@x,4@y,3,4]");

@@ -6,12 +6,14 @@ use super::*;
 fn shard_map_full_manual() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (a, b) = (ramp(&[8, 8], P!["x", "y"]), ramp(&[8, 8], P!["x", "y"]));
-    let f = |a: Array, b: Array| {
+    fn f(a: Array, b: Array) -> Array {
         assert_eq!(a.type_name(), "float32[4,2]{V:x,y}");
         assert_eq!(get_abstract_mesh().map(|m| m.axis_types().to_vec()), Some(vec![AxisType::Manual; 2]));
         a * b
-    };
-    let mapped = move |a: Array, b: Array| shard_map(f, None).out_specs(P!["x", "y"]).call((a * 2, b));
+    }
+    fn mapped(a: Array, b: Array) -> Result<Array> {
+        shard_map(f, None).out_specs(P!["x", "y"]).call((a * 2, b))
+    }
     let out = jit(mapped).call((&a, &b))?;
     assert_eq!(typed(&out), "float32[8@x,8@y]");
     assert_eq!(host(&out)[3], 18.0);
@@ -48,10 +50,10 @@ fn part_of_the_axes() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let x = num(&[8, 8], 0.3, 0.0, P!["x", "y"]);
     fn part(x: Array) -> Result<Array> {
-        let inner = |a: Array| {
+        fn inner(a: Array) -> Array {
             assert_eq!(a.type_name(), "float32[4,8@y]{V:x}");
             psum(a.sin(), "x")
-        };
+        }
         shard_map(inner, None).axis_names("x").out_specs(P![]).call(x)
     }
     let out = jit(part).call(&x)?;
@@ -110,12 +112,12 @@ fn experts() -> Result<()> {
     fn moe(x: Array, we: Array, gate: Array) -> Result<Array> {
         let pr = shardax::nn::softmax(&x.matmul(gate), -1);
         assert_eq!(pr.type_name(), "float32[8@x,4]");
-        let experts = |x: Array, we: Array, pr: Array| {
+        fn experts(x: Array, we: Array, pr: Array) -> Array {
             assert_eq!((x.type_name(), we.type_name()), ("float32[4,4]{V:x}".into(), "float32[1,4,4]{V:y}".into()));
             let i = axis_index("y");
             let y = einsum("nd,edf->nf", &[&(x * lax::dynamic_slice_in_dim(&pr, &i, 1, 1)), &we]);
             psum(y, "y")
-        };
+        }
         shard_map(experts, None).out_specs(P!["x", None]).call((x, we, pr))
     }
     let y = jit(moe).call((&x, &we, &gate))?;
@@ -124,10 +126,10 @@ fn experts() -> Result<()> {
         near((*have).into(), want, 1e-4);
     }
     near(total(&y), -4.570611, 1e-4);
-    let loss = move |x: Array, we: Array, gate: Array| {
+    fn loss(x: Array, we: Array, gate: Array) -> Result<Array> {
         let y = moe(x, we, gate)?;
         Ok::<_, shardax::Error>((&y * &y).sum(..))
-    };
+    }
     let (gx, gw, gg) = jit(grad(loss).argnums((Arg::<0>, Arg::<1>, Arg::<2>))).call((&x, &we, &gate))?;
     assert_eq!((typed(&gx), typed(&gw), typed(&gg)), (typed(&x), typed(&we), typed(&gate)));
     near(absolute(&gx), 10.85014, 1e-4);

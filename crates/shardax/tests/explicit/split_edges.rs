@@ -21,8 +21,10 @@ fn slices_that_begin_outside_are_clamped() -> Result<()> {
             let got = read.call((&x, start))?.to_vec::<i32>()?;
             assert_eq!(got, (begin..begin + 8).collect::<Vec<_>>(), "{types:?}, read from {start}");
             let got = write.call((&x, &block, start))?.to_vec::<i32>()?;
-            let inside = |i: i32| (begin..begin + 8).contains(&i);
-            let want: Vec<i32> = (0..16).map(|i| if inside(i) { 100 + i - begin } else { i }).collect();
+            fn inside(i: i32, begin: i32) -> bool {
+                (begin..begin + 8).contains(&i)
+            }
+            let want: Vec<i32> = (0..16).map(|i| if inside(i, begin) { 100 + i - begin } else { i }).collect();
             assert_eq!(got, want, "{types:?}, written from {start}");
         }
         // Of a start index whose dtype does not hold the last one.
@@ -36,7 +38,9 @@ fn slices_that_begin_outside_are_clamped() -> Result<()> {
 #[test]
 fn triangular_solves_split_what_they_do_not_sum_over() -> Result<()> {
     let (_, _guard) = mesh(4);
-    let a = |spec| num(&[8, 8], 0.7, 0.3, spec) + device_put(&(eye(8) * 4), P![]).unwrap();
+    fn a(spec: PartitionSpec) -> Array {
+        num(&[8, 8], 0.7, 0.3, spec) + device_put(&(eye(8) * 4), P![]).unwrap()
+    }
     for left_side in [true, false] {
         for transpose_a in [true, false] {
             let options = Triangular { left_side, lower: true, transpose_a, ..Triangular::default() };
@@ -61,15 +65,16 @@ fn triangular_solves_split_what_they_do_not_sum_over() -> Result<()> {
 fn paddings_by_own_elements_keep_the_sharding() -> Result<()> {
     let (_, _guard) = mesh(4);
     for mode in [PadMode::Wrap, PadMode::Edge, PadMode::Reflect, PadMode::Symmetric] {
-        let f = move |x: Array| shardax::numpy::pad(&x, [(0, 0), (3, 6)], mode);
-        let expected = f(num(&[4, 4], 0.9, 0.0, P![]));
-        let split = f(num(&[4, 4], 0.9, 0.0, P!["x"]));
+        fn f(x: Array, mode: PadMode) -> Array {
+            shardax::numpy::pad(&x, [(0, 0), (3, 6)], mode)
+        }
+        let expected = f(num(&[4, 4], 0.9, 0.0, P![]), mode);
+        let split = f(num(&[4, 4], 0.9, 0.0, P!["x"]), mode);
         assert_eq!((typed(&split), host(&split)), ("float32[4@x,13]".into(), host(&expected)), "{mode:?}");
-        let slope =
-            |spec| {
-                grad(move |x: Array| (f(x) * device_put(&num(&[4, 13], 0.3, 0.1, P![]), P![]).unwrap()).sum(..))
-                    .call(num(&[4, 4], 0.9, 0.0, spec))
-            };
+        let slope = |spec| {
+            grad(move |x: Array| (f(x, mode) * device_put(&num(&[4, 13], 0.3, 0.1, P![]), P![]).unwrap()).sum(..))
+                .call(num(&[4, 4], 0.9, 0.0, spec))
+        };
         same(&slope(P!["x"])?, &host(&slope(P![])?));
     }
     Ok(())
@@ -92,7 +97,9 @@ fn gradients_of_products_keep_the_sharding() -> Result<()> {
 fn gradients_of_sorts_of_reduced_values_are_unreduced() -> Result<()> {
     let (_, _guard) = mesh(4);
     fn f(x: Array) -> Array {
-        let reduced = |x: &Array| reshard(x.clone(), P![].reduced(["x"]));
+        fn reduced(x: &Array) -> Array {
+            reshard(x.clone(), P![].reduced(["x"]))
+        }
         (sort(reduced(&x), 0) * reduced(&ramp(&[8], P![]))).sum(..)
     }
     let slope = jit(grad(f)).call(num(&[8], 0.9, 0.0, P![]))?;
@@ -106,7 +113,9 @@ fn gradients_of_overlapping_pools_are_split_as_the_image() -> Result<()> {
     fn f(x: Array) -> Array {
         (nn::Pool::new([3, 3]).strides([2, 2]).padding(lax::Padding::Same).max(&x).square()).sum(..)
     }
-    let slope = |spec| jit(grad(f)).call(num(&[2, 8, 8, 3], 0.9, 0.0, spec));
+    fn slope(spec: PartitionSpec) -> Result<Array> {
+        jit(grad(f)).call(num(&[2, 8, 8, 3], 0.9, 0.0, spec))
+    }
     let split = slope(P![None, "y", "x"])?;
     assert_eq!(typed(&split), "float32[2,8@y,8@x,3]");
     same(&split, &host(&slope(P![])?));
@@ -116,7 +125,9 @@ fn gradients_of_overlapping_pools_are_split_as_the_image() -> Result<()> {
 #[test]
 fn where_of_other_shapes_takes_the_sharding_of_all() -> Result<()> {
     let (_, _guard) = mesh(4);
-    let condition = |spec| num(&[4], 1.0, 0.0, spec).greater(0);
+    fn condition(spec: PartitionSpec) -> Array {
+        num(&[4], 1.0, 0.0, spec).greater(0)
+    }
     let chosen = where_(condition(P![]), num(&[1, 4], 0.3, 0.0, P![]), num(&[4, 4], 0.7, 0.0, P!["y", "x"]));
     assert_eq!(typed(&chosen), "float32[4@y,4@x]");
     let expected = where_(condition(P![]), num(&[1, 4], 0.3, 0.0, P![]), num(&[4, 4], 0.7, 0.0, P![]));

@@ -43,8 +43,10 @@ fn lowered_compiled_saved_and_loaded() -> Result<()> {
     let text = compiled.call((&reshard(x.clone(), P!["y"]), &w)).unwrap_err().to_string();
     assert!(text.contains("P('y'") && text.contains("P('x',)"), "{text}");
     // Types alone: with a sharding, and as an abstract evaluation gives them.
-    let like = |shape: &[usize], spec| shape_dtype_struct_on(shape, DType::F32, NamedSharding::new(&mesh, spec));
-    let lowered = jit(step).lower((like(&[8, 4], P!["x"]), like(&[4, 4], P!["y"])))?;
+    fn like(shape: &[usize], spec: PartitionSpec, mesh: &Mesh) -> Array {
+        shape_dtype_struct_on(shape, DType::F32, NamedSharding::new(mesh, spec))
+    }
+    let lowered = jit(step).lower((like(&[8, 4], P!["x"], &mesh), like(&[4, 4], P!["y"], &mesh)))?;
     assert_eq!(texts(lowered.out_info()), ["float32[8@x,4]", "float32[4]"]);
     Ok(())
 }

@@ -7,17 +7,19 @@ use shardax::lax::DotOptions;
 fn scan() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (carry, xs) = (num(&[8, 8], 0.3, 0.0, P!["x", "y"]), num(&[3, 8, 8], 0.17, 0.0, P![None, "x", None]));
-    let f = |carry: Array, xs: Array| {
-        let step = |h: Array, w: Array| {
+    fn f(carry: Array, xs: Array) -> Result<(Array, Array)> {
+        fn step(h: Array, w: Array) -> Result<(Array, Array)> {
             assert_eq!((h.type_name(), w.type_name()), ("float32[8@x,8@y]".into(), "float32[8@x,8]".into()));
             let h = DotOptions::new().out_sharding(P!["x", "y"]).einsum("ij,jk->ik", &[&h, &w]);
             Ok((h.tanh(), h.sum(1)))
-        };
+        }
         shardax::scan(step, carry, xs)
-    };
+    }
     let (last, sums) = jit(f).call((&carry, &xs))?;
     assert_eq!((typed(&last), typed(&sums)), ("float32[8@x,8@y]".into(), "float32[3,8@x]".into()));
-    let loss = move |carry: Array, xs: Array| Ok::<_, shardax::Error>(f(carry, xs)?.0.sum(..));
+    fn loss(carry: Array, xs: Array) -> Result<Array> {
+        Ok(f(carry, xs)?.0.sum(..))
+    }
     let (gc, gx) = jit(grad(loss).argnums((Arg::<0>, Arg::<1>))).call((&carry, &xs))?;
     assert_eq!((typed(&gc), typed(&gx)), (typed(&carry), typed(&xs)));
     let text = jit(f).call((&carry, &num(&[2, 8, 8], 0.1, 0.0, P!["x"]))).unwrap_err().to_string();
@@ -65,13 +67,13 @@ fn cond_lowering_constraint() -> Result<()> {
 fn mul_vmap() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let x = ramp(&[8, 8], P!["x", "y"]);
-    let f = |x: Array| {
+    fn f(x: Array) -> Array {
         assert_eq!(x.type_name(), "float32[8@y]");
         &x * &x
-    };
+    }
     assert_eq!(typed(&jit(vmap(f)).call(&x)?), "float32[8@x,8@y]");
     assert_eq!(typed(&vmap(f).call(&x)?), "float32[8@x,8@y]");
-    let g = jit(grad(move |x: Array| Ok::<_, shardax::Error>(vmap(f).call(x)?.sum(..)))).call(&x)?;
+    let g = jit(grad(move |x: Array| Ok(vmap(f).call(x)?.sum(..)))).call(&x)?;
     assert_eq!(typed(&g), "float32[8@x,8@y]");
     let over = vmap(|x: Array| {
         assert_eq!(x.type_name(), "float32[8@x]");
@@ -198,7 +200,7 @@ fn custom_rules_of_entries_of_a_split_batch() -> Result<()> {
     let pushed = custom_jvp(|x: Array| x.sin()).defjvp(|(x,): (Array,), (t,): (Array,)| (x.sin(), t * x.cos() * 2));
     let pulled =
         custom_vjp(|x: Array| x.sin()).defvjp(|x: Array| (x.sin(), x), |x: Array, ct: Array| (ct * x.cos() * 2,));
-    let f = vmap(move |x: Array| Ok::<_, shardax::Error>(pushed.call(&x)? + pulled.call(x)?));
+    let f = vmap(move |x: Array| Ok(pushed.call(&x)? + pulled.call(x)?));
     let g = jit(grad(move |x: Array| f.call(x).map(|y| y.sum(..)))).call(&x)?;
     assert_eq!(typed(&g), "float32[8@x,4@y]");
     same(&g, &host(&x).iter().map(|v| 4.0 * v.cos()).collect::<Vec<_>>());
@@ -212,7 +214,7 @@ fn loops_and_branches_of_a_split_batch() -> Result<()> {
     // A carry that is a number at first.
     let f = |x: Array| {
         let (last, ()) = shardax::scan_n(move |c: Array| Ok((c + x.sum(..), ())), Array::from(0.0f32), 3)?;
-        Ok::<_, shardax::Error>(last)
+        Ok(last)
     };
     let out = jit(vmap(f)).call(&x)?;
     assert_eq!(typed(&out), "float32[8@x]");

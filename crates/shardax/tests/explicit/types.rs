@@ -5,7 +5,9 @@ use super::*;
 #[test]
 fn aval_repr() {
     let (_, _mesh) = mesh(4);
-    let text = |shape: &[usize], spec| typed(&ramp(shape, spec));
+    fn text(shape: &[usize], spec: PartitionSpec) -> String {
+        typed(&ramp(shape, spec))
+    }
     assert_eq!(text(&[8, 8, 4], P!["x", "y", None]), "float32[8@x,8@y,4]");
     assert_eq!(text(&[8, 8, 4], P![("x", "y")]), "float32[8@(x,y),8,4]");
     assert_eq!(text(&[8, 8], P![None, "x"]), "float32[8,8@x]");
@@ -105,11 +107,11 @@ fn reshard_api() -> Result<()> {
     let y = reshard(x.clone(), P![None, "y"]);
     assert_eq!(typed(&y), "float32[8,8@y]");
     same(&y, &host(&x));
-    let f = |x: Array| {
+    fn f(x: Array) -> Array {
         let y = reshard(x, P!["y", "x"]);
         assert_eq!(y.type_name(), "float32[8@y,8@x]");
         (y * 2).sum(..)
-    };
+    }
     near(jit(f).call(&x)?.item::<f32>()?.into(), 4032.0, 1e-6);
     let g = jit(grad(f)).call(&x)?;
     assert_eq!(typed(&g), "float32[8@x,8]");

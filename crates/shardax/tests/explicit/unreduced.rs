@@ -93,8 +93,10 @@ fn unreduced_einsum_add_basic() -> Result<()> {
     let g = jit(grad(move |a: Array, b: Array| f(a, b).sin().sum(..)).argnums((Arg::<0>, Arg::<1>)));
     let (ga, gb) = g.call((&a, &b))?;
     assert_eq!((typed(&ga), typed(&gb)), (typed(&a), typed(&b)));
-    let expected_at = |i: usize, k: usize| (0..8).map(|j| slope(want[i * 8 + j]) * hb[k * 8 + j]).sum::<f32>();
-    same(&ga, &(0..64).map(|n| expected_at(n / 8, n % 8)).collect::<Vec<_>>());
+    fn expected_at(i: usize, k: usize, want: &[f32], hb: &[f32]) -> f32 {
+        (0..8).map(|j| slope(want[i * 8 + j]) * hb[k * 8 + j]).sum::<f32>()
+    }
+    same(&ga, &(0..64).map(|n| expected_at(n / 8, n % 8, &want, &hb)).collect::<Vec<_>>());
     // Returned and summed by another program.
     let parts = jit(move |a: Array, b: Array| product(&a, &b)).call((&a, &b))?;
     assert_eq!(typed(&parts), "float32[8@x,8]{U:y}");
@@ -109,7 +111,9 @@ fn dot_with_out_sharding(spec: PartitionSpec) -> DotOptions {
 #[test]
 fn dot_general_unreduced_error() {
     let (_, _mesh) = mesh(4);
-    let with_spec = |spec| ramp(&[8, 8], spec);
+    fn with_spec(spec: PartitionSpec) -> Array {
+        ramp(&[8, 8], spec)
+    }
     let text =
         rejected(&dot_with_out_sharding(u(&["x", "y"])).matmul(with_spec(P![None, "y"]), with_spec(P!["y", None])));
     assert!(text.contains("unreduced axes of out_sharding must be those of the contracting dimensions"), "{text}");
@@ -208,10 +212,10 @@ fn minibatch_scan_unreduced() -> Result<()> {
             let over = DotOptions::new().out_sharding(P![].unreduced(["x"]));
             (slope.matmul(reshard(w, P![]).t()), over.einsum("nd,nf->df", &[&x, &slope]))
         }
-        let ahead = |x: Array, w: Array| {
+        fn ahead(x: Array, w: Array) -> (Array, (Array, Array, Array)) {
             let y = x.matmul(&w).tanh();
             (y.clone(), (x, y, w))
-        };
+        }
         custom_vjp(|x: Array, w: Array| x.matmul(w).tanh()).defvjp(ahead, back)
     };
     let f = move |w: Array, xs: Array| {
@@ -293,7 +297,9 @@ fn concat_reduced_split_unreduced() -> Result<()> {
         x.matmul(concatenate(&[a, b], 1)).sin().sum(..)
     }
     let g = jit(grad(f).argnums((Arg::<0>, Arg::<1>, Arg::<2>)));
-    let w = |spec: PartitionSpec| (num(&[4, 8], 0.1, 0.0, spec.clone()), num(&[4, 8], 0.2, 0.0, spec));
+    fn w(spec: PartitionSpec) -> (Array, Array) {
+        (num(&[4, 8], 0.1, 0.0, spec.clone()), num(&[4, 8], 0.2, 0.0, spec))
+    }
     let (a, b) = w(P![].reduced(["x"]));
     let (gx, ga, gb) = g.call((&x, &a, &b))?;
     assert_eq!(typed(&gx), "float32[2@x,4]");

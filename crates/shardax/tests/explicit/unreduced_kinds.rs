@@ -28,7 +28,9 @@ fn message(x: Array) -> String {
 #[test]
 fn unreduced_maxima_and_minima_are_combined_by_reshard() -> Result<()> {
     let (_, _mesh) = mesh(2);
-    let smallest = || rows().min(over(0).out_sharding(spec(UnreducedKind::Min)));
+    fn smallest() -> Array {
+        rows().min(over(0).out_sharding(spec(UnreducedKind::Min)))
+    }
     assert_eq!(typed(&largest()), "float32[4@y]{U_max:x}");
     assert_eq!(typed(&smallest()), "float32[4@y]{U_min:x}");
     assert_eq!(spec(UnreducedKind::Max).to_string(), "P('y', unreduced={'x'}, unreduced_kind=max)");

@@ -33,10 +33,14 @@ fn vmap_grad_sharded_gather() -> Result<()> {
     let (v, g) = jit(vmap(move |x: Array, at: Array| f.call((x, at)))).call((&x, &at))?;
     assert_eq!((typed(&v), typed(&g)), ("float32[8@x]".into(), "float32[8@x,8]".into()));
     let x = host(&x);
-    let chosen = |row: usize| x[row * 8 + rows[row] as usize];
-    same(&v, &(0..8).map(|row| chosen(row).sin()).collect::<Vec<_>>());
-    let slope = |n: usize| if n % 8 == rows[n / 8] as usize { chosen(n / 8).cos() } else { 0.0 };
-    same(&g, &(0..64).map(slope).collect::<Vec<_>>());
+    fn chosen(row: usize, x: &[f32], rows: &[i32; 8]) -> f32 {
+        x[row * 8 + rows[row] as usize]
+    }
+    same(&v, &(0..8).map(|row| chosen(row, &x, &rows).sin()).collect::<Vec<_>>());
+    fn slope(n: usize, rows: &[i32; 8], x: &[f32]) -> f32 {
+        if n % 8 == rows[n / 8] as usize { chosen(n / 8, x, rows).cos() } else { 0.0 }
+    }
+    same(&g, &(0..64).map(|n: usize| slope(n, &rows, &x)).collect::<Vec<_>>());
     Ok(())
 }
 
@@ -62,18 +66,18 @@ fn jacrev_sharded_broadcast() -> Result<()> {
 fn lax_map() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let x = ramp(&[6, 8], P![None, "x"]);
-    let double = |x: Array| {
+    fn double(x: Array) -> Array {
         assert_eq!(x.type_name(), "float32[8@x]");
         x * 2
-    };
+    }
     let out = jit(move |x: Array| lax::map(double, x)).call(&x)?;
     assert_eq!(typed(&out), "float32[6,8@x]");
     same(&out, &host(&(&x * 2)));
     // In batches of two, as `batch_size` in JAX: a vmap in each step.
-    let pairs = move |x: Array| {
+    fn pairs(x: Array) -> Result<Array> {
         let rows: Array = lax::map(|x: Array| vmap(double).call(x), x.reshape([3, 2, 8]))?;
         Ok::<_, shardax::Error>(rows.reshape([6, 8]))
-    };
+    }
     let out = jit(pairs).call(&x)?;
     assert_eq!(typed(&out), "float32[6,8@x]");
     same(&out, &host(&(&x * 2)));

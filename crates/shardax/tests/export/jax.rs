@@ -27,7 +27,7 @@ fn values_of(version: &str) -> BTreeMap<String, Array> {
     use safetensors::tensor::Dtype;
     let bytes = std::fs::read(exported(&format!("{version}values.safetensors"))).expect("the values");
     let file = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
-    let array = |(name, t): (String, safetensors::tensor::TensorView)| {
+    fn array((name, t): (String, safetensors::tensor::TensorView)) -> (String, Array) {
         let dtype = match t.dtype() {
             Dtype::F32 => DType::F32,
             Dtype::BF16 => DType::Bf16,
@@ -35,7 +35,7 @@ fn values_of(version: &str) -> BTreeMap<String, Array> {
             _ => DType::Bool,
         };
         (name, Array::from_bytes(t.data(), dtype, t.shape()).expect("an array"))
-    };
+    }
     file.tensors().into_iter().map(array).collect()
 }
 
@@ -260,7 +260,9 @@ fn functions_of_keys_of(version: &str) -> Result<()> {
     let rows = vmap(|k: Array| read.call(k)).call(random::split(random::key(7), 2))?;
     same(&rows.1, &vmap(|k: Array| random::split(k, 3)).call(random::split(random::key(7), 2))?);
     // And back from a file of this library.
-    let f = |k: Array| (random::fold_in(&k, 1), random::uniform(k, ()));
+    fn f(k: Array) -> (Array, Array) {
+        (random::fold_in(&k, 1), random::uniform(k, ()))
+    }
     let read = Exported::<(Array,), (Array, Array)>::deserialize(&export(f, random::key(0))?.serialize()?)?;
     let (next, drawn) = read.call(random::key(3))?;
     same(&next, &f(random::key(3)).0);
@@ -302,10 +304,10 @@ fn symbolic_sizes_are_checked_of(version: &str) -> Result<()> {
     let read = Sizes::load(exported(&format!("{version}sizes.jax")))?;
     let text = format!("{read:?}");
     assert!(text.contains("argument[0]: float32[b,c]") && text.contains("argument[1]: float32[b*c]"), "{text}");
-    let call = |b: usize, c: usize, bc: usize| -> String {
+    fn call(b: usize, c: usize, bc: usize, read: &Exported<(Array, Array, Array), Array>) -> String {
         let args = [ones([b, c]), ones([bc]), arange(0..b as i32)];
         read.call_leaves(&args).err().map_or_else(String::new, |e| e.to_string())
-    };
+    }
     // Sizes that violate each of the constraints of the file: a quotient with a remainder, and two lower bounds. The
     // versions of JAX word them differently.
     for ([b, c, bc], parts) in [
@@ -313,7 +315,7 @@ fn symbolic_sizes_are_checked_of(version: &str) -> Result<()> {
         ([7, 3, 21], ["2*c - b", "but found -1"]),
         ([1, 3, 3], ["b - 2", "found -1"]),
     ] {
-        let error = call(b, c, bc);
+        let error = call(b, c, bc, &read);
         let is_expected = parts.iter().any(|part| error.to_lowercase().contains(&part.to_lowercase()));
         assert!(is_expected && lines(&error) == 1 && !error.contains("src/"), "{error}");
     }
@@ -460,8 +462,12 @@ fn damaged_artifacts_of_jax() -> Result<()> {
         assert!(4 * rejected > tried, "{name}: {rejected} of {tried}");
     }
     // Those of symbolic sizes, and calls of LAPACK, are read when they are called.
-    let sizes = || vec![ones([3, 4]), ones([12]), arange(0..3)];
-    let matrices = || vec![ones([2, 4, 4]), ones([2, 4, 3])];
+    fn sizes() -> Vec<Array> {
+        vec![ones([3, 4]), ones([12]), arange(0..3)]
+    }
+    fn matrices() -> Vec<Array> {
+        vec![ones([2, 4, 4]), ones([2, 4, 3])]
+    }
     for (name, step, args) in [("sizes", 1009, sizes()), ("decompositions", 2003, matrices())] {
         let bytes = std::fs::read(exported(&format!("{name}.jax"))).expect("the artifact");
         for at in (0..bytes.len()).step_by(step) {
@@ -474,9 +480,11 @@ fn damaged_artifacts_of_jax() -> Result<()> {
     }
     // A tree whose tables are shared is no larger than the file: here 30 tuples of two, each of which is the next one twice.
     let bytes = std::fs::read(exported("where.jax")).expect("the artifact");
-    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-    let fields = (word(0) - word(word(0) as usize)) as usize;
-    let place = word(0) as usize + usize::from(u16::from_le_bytes([bytes[fields + 12], bytes[fields + 13]]));
+    fn word(at: usize, bytes: &[u8]) -> u32 {
+        u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+    }
+    let fields = (word(0, &bytes) - word(word(0, &bytes) as usize, &bytes)) as usize;
+    let place = word(0, &bytes) as usize + usize::from(u16::from_le_bytes([bytes[fields + 12], bytes[fields + 13]]));
     let mut shared = bytes.clone();
     shared.resize(bytes.len().next_multiple_of(4), 0);
     let tables = shared.len();
@@ -511,8 +519,10 @@ fn functions_for_many_devices_of(version: &str) -> Result<()> {
             let got = f.call((&x, &w))?;
             assert!(allclose(&got, &want, 1e-5, 1e-6)?);
             assert_eq!(got.sharding()?.devices().len(), 8);
-            let loss = |w: Array| Ok(f.call((&x, w))?.sum(..));
-            assert!(allclose(jit(grad(loss)).call(&w)?, &slope, 1e-5, 1e-5)?);
+            fn loss(w: Array, x: &Array, f: &Exported<(Array, Array), Array>) -> Result<Array> {
+                Ok(f.call((x, w))?.sum(..))
+            }
+            assert!(allclose(jit(grad(|w: Array| loss(w, &x, f))).call(&w)?, &slope, 1e-5, 1e-5)?);
         }
     }
     Ok(())
@@ -533,10 +543,13 @@ fn jax_runs_what_is_exported_here() -> Result<()> {
     ExportOptions::new().vjp_order(1).export(f, (&x, &n))?.save(folder.join("f"))?;
     // For eight devices: by the compiler, and by `shard_map`.
     let mesh = make_mesh([("data", 4), ("model", 2)])?.auto();
-    let over = |spec| NamedSharding::new(&mesh, spec);
+    fn over(spec: PartitionSpec, mesh: &Mesh) -> NamedSharding {
+        NamedSharding::new(mesh, spec)
+    }
     let (y, w) = (random::normal(random::key(2), [8, 4]), random::normal(random::key(3), [4, 6]));
-    let sharded = jit(|y: Array, w: Array| with_sharding_constraint(y.matmul(w), &over(P!["data", "model"])).tanh())
-        .in_shardings((over(P!["data"]), over(P![None, "model"])));
+    let sharded =
+        jit(|y: Array, w: Array| with_sharding_constraint(y.matmul(w), &over(P!["data", "model"], &mesh)).tanh())
+            .in_shardings((over(P!["data"], &mesh), over(P![None, "model"], &mesh)));
     fn body(y: Array, w: Array) -> Array {
         psum(y.matmul(w).sin().sum(0), "data")
     }
@@ -582,7 +595,7 @@ for wrong in [(0, 3), (65537, 3), (4, 4), (4,)]:
     else:
         raise AssertionError(wrong)
 mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-over = lambda *axes: jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
+|spec| over(spec, &mesh) = lambda *axes: jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
 read = lambda name, *shape: np.fromfile(f"{sys.argv[2]}/{name}", np.float32).reshape(shape)
 y, w = jax.device_put(read("y", 8, 4), over("data")), jax.device_put(read("w", 4, 6), over(None, "model"))
 for name, want in [("sharded", read("of_sharded", 8, 6)), ("mapped", read("of_mapped", 6))]:

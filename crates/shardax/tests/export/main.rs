@@ -86,8 +86,10 @@ fn trees_come_back() -> Result<()> {
 fn states_come_back() -> Result<()> {
     setup();
     fn step(m: Model, x: Array) -> Result<(Model, Array)> {
-        let loss = |m: Model| forward(m, x.clone()).0.square().sum(..);
-        let (value, slope) = value_and_grad(loss).call(m.clone())?;
+        fn loss(m: Model, x: &Array) -> Array {
+            forward(m, x.clone()).0.square().sum(..)
+        }
+        let (value, slope) = value_and_grad(|m: Model| loss(m, &x)).call(m.clone())?;
         Ok((tree::map2(|p, g| p - g * 0.1, m, slope)?, value))
     }
     let x = random::normal(random::key(2), [5, 4]);
@@ -105,26 +107,30 @@ fn gradients_of_any_order_that_was_asked_for() -> Result<()> {
     setup();
     let (w, n) = (array([0.5f32, -1.0, 2.0]), array([1, 2, 3]));
     let f = move |x: Array, n: Array| (x.pow(3) * &w).sin() * n;
-    let args = || (array([0.1f32, 0.2, 0.3]), n.clone());
+    fn args(n: &Array) -> (Array, Array) {
+        (array([0.1f32, 0.2, 0.3]), n.clone())
+    }
     let loss = |x: Array| -> Result<Array> { Ok(f(x, n.clone()).sum(..)) };
     for order in 0..3 {
-        let bytes = ExportOptions::new().vjp_order(order).export(&f, args())?.serialize()?;
+        let bytes = ExportOptions::new().vjp_order(order).export(&f, args(&n))?.serialize()?;
         let g = Exported::<(Array, Array), Array>::deserialize(&bytes)?;
         assert_eq!(g.has_vjp(), order > 0);
-        let total = |x: Array| -> Result<Array> { Ok(g.call((x, n.clone()))?.sum(..)) };
+        fn total(x: Array, g: &Exported<(Array, Array), Array>, n: &Array) -> Result<Array> {
+            Ok(g.call((x, n.clone()))?.sum(..))
+        }
         // A derivative exists up to the order that was exported, and not beyond it.
-        let first = grad(total).call(args().0);
-        let second = jacrev(grad(total)).call(args().0);
+        let first = grad(|x: Array| total(x, &g, &n)).call(args(&n).0);
+        let second = jacrev(grad(|x: Array| total(x, &g, &n))).call(args(&n).0);
         assert_eq!((first.is_ok(), second.is_ok()), (order > 0, order > 1), "{order}: {first:?} {second:?}");
         if let Ok(first) = first {
-            assert!(allclose(first, grad(loss).call(args().0)?, 1e-5, 1e-6)?);
+            assert!(allclose(first, grad(loss).call(args(&n).0)?, 1e-5, 1e-6)?);
         }
         if let Ok(second) = second {
-            assert!(allclose(second, jacrev(grad(loss)).call(args().0)?, 1e-5, 1e-6)?);
+            assert!(allclose(second, jacrev(grad(loss)).call(args(&n).0)?, 1e-5, 1e-6)?);
         }
     }
-    let forward = ExportOptions::new().vjp_order(1).export(&f, args())?;
-    let error = jvp(|x: Array| forward.call((x, n.clone())), args().0, ones([3])).err().expect("no forward mode");
+    let forward = ExportOptions::new().vjp_order(1).export(&f, args(&n))?;
+    let error = jvp(|x: Array| forward.call((x, n.clone())), args(&n).0, ones([3])).err().expect("no forward mode");
     assert!(error.to_string().contains("forward"), "{error}");
     Ok(())
 }
@@ -139,9 +145,11 @@ fn rows_one_after_the_other() -> Result<()> {
     let (got, want) =
         (vmap(g.clone()).in_axes((0, None)).call((&xs, 1.0))?, vmap(&f).in_axes((0, None)).call((&xs, 1.0))?);
     assert!(allclose(got, want, 1e-6, 1e-6)?);
-    let slope = |f: &dyn Fn(Array) -> Result<Array>| vmap(grad(f)).call(&xs);
-    let got = slope(&|x: Array| g.call((x, array(1.0f32))))?;
-    assert!(allclose(got, slope(&|x: Array| Ok(f(x, array(1.0f32))))?, 1e-6, 1e-6)?);
+    fn slope(f: &dyn Fn(Array) -> Result<Array>, xs: &Array) -> Result<Array> {
+        vmap(grad(f)).call(xs)
+    }
+    let got = slope(&|x: Array| g.call((x, array(1.0f32))), &xs)?;
+    assert!(allclose(got, slope(&|x: Array| Ok(f(x, array(1.0f32))), &xs)?, 1e-6, 1e-6)?);
     Ok(())
 }
 
@@ -150,10 +158,15 @@ fn rows_one_after_the_other() -> Result<()> {
 fn programs_over_many_devices() -> Result<()> {
     setup();
     let mesh = make_mesh([("data", 4), ("model", 2)])?.auto();
-    let over = |spec| NamedSharding::new(&mesh, spec);
+    fn over(spec: PartitionSpec, mesh: &Mesh) -> NamedSharding {
+        NamedSharding::new(mesh, spec)
+    }
     let (x, w) = (random::normal(random::key(0), [8, 4]), random::normal(random::key(1), [4, 6]));
-    let f = |x: Array, w: Array| with_sharding_constraint(x.matmul(w), &over(P!["data", "model"])).tanh();
-    let jitted = jit(f).in_shardings((over(P!["data"]), over(P![None, "model"])));
+    fn f(x: Array, w: Array, mesh: &Mesh) -> Array {
+        with_sharding_constraint(x.matmul(w), &over(P!["data", "model"], mesh)).tanh()
+    }
+    let jitted = jit(|x: Array, w: Array| f(x, w, &mesh))
+        .in_shardings((over(P!["data"], &mesh), over(P![None, "model"], &mesh)));
     fn body(x: Array, w: Array) -> Array {
         psum(x.matmul(w).sum(0), "data")
     }
@@ -167,6 +180,7 @@ fn programs_over_many_devices() -> Result<()> {
     assert!(allclose(single.call((&x, &w))?, &want, 1e-6, 1e-6)?);
     assert_eq!(single.call((&x, &w))?.sharding()?, want.sharding()?);
     assert!(allclose(two.call((&x, &w))?, &total, 1e-6, 1e-6)?);
+    // Both exported functions inside one program, one of them twice.
     let combined =
         jit(|x: Array, w: Array| Ok((single.call((&x, &w))?.sum(0) + two.call((&x, &w))?) + two.call((x * 2, w))?));
     let got = combined.call((&x, &w))?;
@@ -179,16 +193,16 @@ fn programs_over_many_devices() -> Result<()> {
 fn programs_within_programs() -> Result<()> {
     setup();
     let inner = export(|x: Array| (x.sin() + 1.0, x.sum(..)), ones([3]))?;
-    let f = |key: Array, x: Array| -> Result<Array> {
+    fn f(key: Array, x: Array, inner: &Exported<(Array,), (Array, Array)>) -> Result<Array> {
         let noise = random::normal(&key, [3]);
         let (x, total) = inner.call(x + noise)?;
         let x = fori_loop(0, 3, |i: Array, x: Array| x * 1.5 + i, x)?;
         let (y, _) = inner.call(cond(total.greater(0.0), |x: Array| x * 2.0, |x: Array| -x, x)?)?;
         Ok(y.sort(0))
-    };
+    }
     let (key, x) = (random::key(7), array([0.3f32, 0.2, 0.1]));
-    let want = jit(f).call((&key, &x))?;
-    let outer = export(f, (&key, &x))?;
+    let want = jit(|key: Array, x: Array| f(key, x, &inner)).call((&key, &x))?;
+    let outer = export(|key: Array, x: Array| f(key, x, &inner), (&key, &x))?;
     let read = Exported::<(Array, Array), Array>::deserialize(&outer.serialize()?)?;
     assert!(allclose(read.call((&key, &x))?, &want, 1e-6, 1e-6)?);
     let again = Exported::<(Array,), Array>::deserialize(&export(|x: Array| read.call((&key, x)), &x)?.serialize()?)?;
@@ -300,10 +314,20 @@ fn derivatives_of_several_functions_are_their_own() -> Result<()> {
         let f = options.clone().export(|x: Array| x.sin(), &x)?;
         let g = options.export(|x: Array| x.exp(), &x)?;
         for (f, g) in [(reloaded(&f)?, reloaded(&g)?), (f, g)] {
-            let sum = |x: Array| Ok::<_, shardax::Error>((f.call(&x)? * g.call(&x)?).sum(..));
-            let slope = |x: Array| Ok::<_, shardax::Error>(grad(sum).call(x)?.sum(..));
-            assert!(allclose(grad(sum).call(&x)?, (x.sin() + x.cos()) * x.exp(), 1e-5, 1e-6)?, "{open}");
-            assert!(allclose(grad(slope).call(&x)?, x.cos() * x.exp() * 2, 1e-4, 1e-5)?, "{open}");
+            fn sum(x: Array, f: &Exported<(Array,), Array>, g: &Exported<(Array,), Array>) -> Result<Array> {
+                Ok((f.call(&x)? * g.call(&x)?).sum(..))
+            }
+            fn slope(x: Array, f: &Exported<(Array,), Array>, g: &Exported<(Array,), Array>) -> Result<Array> {
+                Ok(grad(|x: Array| sum(x, f, g)).call(x)?.sum(..))
+            }
+            assert!(
+                allclose(grad(|x: Array| sum(x, &f, &g)).call(&x)?, (x.sin() + x.cos()) * x.exp(), 1e-5, 1e-6)?,
+                "{open}"
+            );
+            assert!(
+                allclose(grad(|x: Array| slope(x, &f, &g)).call(&x)?, x.cos() * x.exp() * 2, 1e-4, 1e-5)?,
+                "{open}"
+            );
         }
     }
     Ok(())

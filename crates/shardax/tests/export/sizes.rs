@@ -44,11 +44,11 @@ fn a_function_of_open_sizes_is_that_of_each_size() -> Result<()> {
         let (want, got) = (jit(&f).call((&x, 0.5))?, read.call((&x, 0.5))?);
         assert!(allclose(&got.0, &want.0, 1e-5, 1e-6)? && allclose(&got.1, &want.1, 1e-5, 1e-6)?, "{b} {s}");
         same(&got.2, &want.2);
-        let slope = |f: &dyn Fn(Array) -> Result<(Array, Array, Array)>| {
+        fn slope(f: &dyn Fn(Array) -> Result<(Array, Array, Array)>, x: &Array) -> Result<Array> {
             let loss = |x: Array| f(x).map(|(mean, var, _)| mean.square().sum(..) + var);
-            jit(grad(loss)).call(&x)
-        };
-        let (want, got) = (slope(&|x| Ok(f(x, array(0.5f32)))), slope(&|x| read.call((x, 0.5))));
+            jit(grad(loss)).call(x)
+        }
+        let (want, got) = (slope(&|x| Ok(f(x, array(0.5f32))), &x), slope(&|x| read.call((x, 0.5)), &x));
         assert!(allclose(got?, want?, 1e-4, 1e-6)?, "{b} {s}");
     }
     // Rows of a batch, and within another function that is exported.
@@ -64,13 +64,19 @@ fn a_function_of_open_sizes_is_that_of_each_size() -> Result<()> {
 #[test]
 fn sizes_are_sums_and_products_of_symbols() -> Result<()> {
     setup();
-    let f = |(x, y): (Array, Array), n: Array| (x.reshape([2, -1]).sum(0) + y.get(..-1), n.sum(..));
+    fn f((x, y): (Array, Array), n: Array) -> (Array, Array) {
+        (x.reshape([2, -1]).sum(0) + y.get(..-1), n.sum(..))
+    }
     let specs = ["n + 1", "4*n"];
-    let args = || ((types(&[6]), types(&[4])), shape_dtype_struct([4], DType::I32));
+    fn args() -> ((Array, Array), Array) {
+        ((types(&[6]), types(&[4])), shape_dtype_struct([4], DType::I32))
+    }
     // The size of the first argument must determine `n`: these types require two different values of it.
     let mixed = ExportOptions::new().symbolic_args_specs(specs).export(f, args()).unwrap_err();
     assert!(mixed.to_string().contains("n = 2"), "{mixed}");
-    let g = |x: Array, y: Array, n: Array| (x.reshape([2, -1]).sum(0) + y.get(..-1), n.sum(..));
+    fn g(x: Array, y: Array, n: Array) -> (Array, Array) {
+        (x.reshape([2, -1]).sum(0) + y.get(..-1), n.sum(..))
+    }
     let args = (types(&[6]), types(&[4]), shape_dtype_struct([4], DType::I32));
     let exported = ExportOptions::new().symbolic_args_specs(["2*n", "n + 1", "4*n"]).export(g, args)?;
     for n in [1usize, 5, 1000] {

@@ -59,7 +59,9 @@ struct Type {
 
 fn types() -> Vec<Type> {
     // Of the narrow ones a float and an integer, where not all is asked for: their kinds share all rules.
-    let chosen = |dtype: &DType| all() || [DType::F8E4M3Fn, DType::I4].contains(dtype) || !is_narrow(*dtype);
+    fn chosen(dtype: &DType) -> bool {
+        all() || [DType::F8E4M3Fn, DType::I4].contains(dtype) || !is_narrow(*dtype)
+    }
     let strong = DType::ALL.into_iter().filter(chosen).map(|dtype| Type { dtype, weak: false });
     strong.chain(WEAK.into_iter().map(|dtype| Type { dtype, weak: true })).collect()
 }
@@ -272,7 +274,9 @@ fn total(results: &[Array]) -> Result<Array> {
 /// Each function differentiated and mapped over an axis.
 pub fn transformed() {
     let (mut calls, every) = (Calls::new(), every());
-    let strong = |dtype| Type { dtype, weak: false };
+    fn strong(dtype: DType) -> Type {
+        Type { dtype, weak: false }
+    }
     let mut number = 0;
     for ty in
         [strong(DType::F32), strong(DType::Bf16), strong(DType::Complex128), strong(DType::I8), strong(DType::Bool)]

@@ -10,9 +10,9 @@ use crate::golden_support::{Case, Fun, one};
 
 /// The spec of lists of axes, one for each dimension.
 pub fn spec_of(dims: &Value) -> PartitionSpec {
-    let split = |names: &Value| {
+    fn split(names: &Value) -> DimSpec {
         DimSpec::Axes(names.as_array().into_iter().flatten().filter_map(|n| n.as_str()).map(AxisName::new).collect())
-    };
+    }
     PartitionSpec::new(dims.as_array().into_iter().flatten().map(split).collect::<Vec<_>>())
 }
 

@@ -210,9 +210,9 @@ fn results(group: &[&Program], options: &[(&str, CompilerOption)]) -> Result<Vec
     let mesh = group[0].explicit_mesh();
     let _mesh = mesh.as_ref().map(|mesh| set_mesh(mesh).expect("no trace"));
     let arguments: Vec<Vec<Array>> = group.iter().map(|p| p.placed().expect("arguments")).collect();
-    let all = |xs: Vec<Array>| -> Result<Vec<Array>> {
+    fn all(xs: Vec<Array>, arguments: &Vec<Vec<Array>>, group: &[&Program<'_>]) -> Result<Vec<Array>> {
         let (mut outs, mut at) = (Vec::new(), 0);
-        for (program, args) in group.iter().zip(&arguments) {
+        for (program, args) in group.iter().zip(arguments) {
             let made = program.run(&xs[at..at + args.len()])?;
             program.check_types(&made)?;
             at += args.len();
@@ -221,10 +221,14 @@ fn results(group: &[&Program], options: &[(&str, CompilerOption)]) -> Result<Vec
             }
         }
         Ok(outs)
-    };
+    }
     let inputs = arguments.concat();
     let eager = matches!(group, [p] if p.alone());
-    if eager { all(inputs) } else { jit(all).compiler_options(options.to_vec()).call(inputs) }
+    if eager {
+        all(inputs, &arguments, group)
+    } else {
+        jit(|xs: Vec<Array>| all(xs, &arguments, group)).compiler_options(options.to_vec()).call(inputs)
+    }
 }
 
 /// Runs programs as one. Where that fails, they are halved until the ones at fault are alone.
@@ -277,7 +281,9 @@ fn compare<'a>(program: &Program<'a>, outs: &mut impl Iterator<Item = Array>) ->
 /// Of the failures that are reductions of one program, the smallest.
 fn minimal<'a, 'b>(failures: &'b [Failure<'a>]) -> Vec<&'b Failure<'a>> {
     let mut smallest: BTreeMap<String, &Failure> = BTreeMap::new();
-    let size = |f: &Failure| f.program.meta["size"].as_u64().unwrap_or(0);
+    fn size(f: &Failure) -> u64 {
+        f.program.meta["size"].as_u64().unwrap_or(0)
+    }
     for failure in failures {
         let of = failure.program.meta["of"].as_str().unwrap_or(&failure.program.name).to_owned();
         let kept = smallest.entry(of).or_insert(failure);

@@ -32,7 +32,9 @@ pub struct Program<'a> {
 
 impl Step {
     fn new(json: &Value, count: usize) -> Step {
-        let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+        fn text(v: &Value) -> String {
+            v.as_str().unwrap_or_default().to_owned()
+        }
         let options = &json[3];
         let op = text(&json[1]);
         let name = options["name"].as_str().map_or_else(|| op.clone(), str::to_owned);
@@ -52,7 +54,9 @@ impl Step {
 
     /// The function, which a few families choose by the types of what it takes.
     pub fn function(&self, operands: &[Array]) -> Option<Fun> {
-        let host = |dtype, shape: &[usize]| Host { dtype, shape: shape.to_vec(), bytes: Vec::new() };
+        fn host(dtype: DType, shape: &[usize]) -> Host {
+            Host { dtype, shape: shape.to_vec(), bytes: Vec::new() }
+        }
         let mut tensors: BTreeMap<String, Host> =
             operands.iter().enumerate().map(|(i, x)| (format!("in/{i}"), host(x.dtype(), x.shape()))).collect();
         // The golden cases of `div` are the division that rounds where their results are integers.

@@ -148,8 +148,10 @@ pub fn check(
         // The quick options round differently, so only a difference with the usual options counts.
         if quick && !found.is_empty() {
             set_compiler_options(USUAL);
-            let differs = |program: &Program| found.iter().any(|failure| failure.program.name == program.case.name);
-            let again: Vec<&Program> = group.iter().copied().filter(|program| differs(program)).collect();
+            fn differs(program: &Program, found: &Vec<Failure<'_>>) -> bool {
+                found.iter().any(|failure| failure.program.name == program.case.name)
+            }
+            let again: Vec<&Program> = group.iter().copied().filter(|program| differs(program, &found)).collect();
             found = run(&again, way, seed);
         }
         failures.extend(found.into_iter().map(|failure| (way, failure)));

@@ -150,10 +150,15 @@ fn number(v: f64) -> String {
 }
 
 fn array(host: &Host) -> String {
-    let list = |part: &dyn Fn(&Scalar) -> String| host.scalars().iter().map(part).collect::<Vec<_>>().join(", ");
+    fn list(part: &dyn Fn(&Scalar) -> String, host: &Host) -> String {
+        host.scalars().iter().map(part).collect::<Vec<_>>().join(", ")
+    }
     let shape = format!("{:?}", host.shape);
     let real = |part: &dyn Fn(&Scalar) -> f64, dtype: DType| {
-        format!("Array::from_vec(vec![{}] as Vec<f64>, &{shape})?.astype(DType::{dtype:?})", list(&|s| number(part(s))))
+        format!(
+            "Array::from_vec(vec![{}] as Vec<f64>, &{shape})?.astype(DType::{dtype:?})",
+            list(&|s| number(part(s)), host)
+        )
     };
     match host.dtype {
         // Rust has no literals of complex numbers, so both parts are arrays.
@@ -162,13 +167,17 @@ fn array(host: &Host) -> String {
             format!("np::complex({}, {})", real(&|s| s.to_f64(), part), real(&|s| s.imag(), part))
         }
         d if d.is_inexact() => real(&|s| s.to_f64(), d),
-        DType::Bool => format!("Array::from_vec(vec![{}], &{shape})?", list(&|s| (s.to_f64() != 0.0).to_string())),
+        DType::Bool => {
+            format!("Array::from_vec(vec![{}], &{shape})?", list(&|s| (s.to_f64() != 0.0).to_string(), host))
+        }
         d => {
-            let whole = |s: &Scalar| match s {
-                Scalar::Int(i) => i.to_string(),
-                other => format!("{other:?}"),
-            };
-            format!("Array::from_vec(vec![{}] as Vec<{}>, &{shape})?", list(&whole), d.short())
+            fn whole(s: &Scalar) -> String {
+                match s {
+                    Scalar::Int(i) => i.to_string(),
+                    other => format!("{other:?}"),
+                }
+            }
+            format!("Array::from_vec(vec![{}] as Vec<{}>, &{shape})?", list(&whole, host), d.short())
         }
     }
 }

@@ -87,7 +87,9 @@ pub fn check_family(name: &'static str, function: fn(&Case) -> Option<Fun>, pend
     }
     let cases = family(name);
     let pending: Vec<&str> = pending.iter().map(|(path, _)| *path).filter(|p| belongs(p, name)).collect();
-    let is_pending = |path: &str| pending.iter().any(|p| path.starts_with(p));
+    fn is_pending(path: &str, pending: &Vec<&str>) -> bool {
+        pending.iter().any(|p| path.starts_with(p))
+    }
     let mut failures = Vec::new();
     let mut met: Vec<&str> = Vec::new();
     let mut passing_pending: Vec<String> = Vec::new();
@@ -98,7 +100,7 @@ pub fn check_family(name: &'static str, function: fn(&Case) -> Option<Fun>, pend
     for (case, f) in cases.iter().zip(&functions) {
         match f {
             Some(f) => checks.extend(checks_of(case, f)),
-            None if is_pending(&case.path()) => {
+            None if is_pending(&case.path(), &pending) => {
                 met.extend(pending.iter().filter(|p| case.path().starts_with(**p)));
             }
             None => failures.push(format!(
@@ -110,7 +112,7 @@ pub fn check_family(name: &'static str, function: fn(&Case) -> Option<Fun>, pend
         }
     }
     failures.extend(checks.iter().flat_map(blind));
-    let (waiting, ready): (Vec<_>, Vec<_>) = checks.into_iter().partition(|c| is_pending(&c.path()));
+    let (waiting, ready): (Vec<_>, Vec<_>) = checks.into_iter().partition(|c| is_pending(&c.path(), &pending));
     let ready = slice(name, ready);
     // The whole comparison is of programs as users have them. Without its fusion emitters XLA (xla-cpu-pjrt 0.0.1) rounds
     // conversions to narrow types otherwise; and with all quick options a CNN's losses leave JAX's at the third step, which they
@@ -184,7 +186,9 @@ pub fn checks_of<'a>(case: &'a Case, f: &'a Fun) -> Vec<Check<'a>> {
             Ok(results.iter().map(|&i| outs[i].clone()).collect())
         }
     };
-    let pick = |xs: &[Array], at: &[usize]| -> Vec<Array> { at.iter().map(|&i| xs[i].clone()).collect() };
+    fn pick(xs: &[Array], at: &[usize]) -> Vec<Array> {
+        at.iter().map(|&i| xs[i].clone()).collect()
+    }
 
     let cts = all(case, "ct");
     if !cts.is_empty() {
@@ -293,6 +297,7 @@ pub fn run(checks: &[Check<'_>], options: &[(&'static str, CompilerOption)]) -> 
     match checks {
         [check] => vec![format!("{}: {failure}", check.path())],
         _ => {
+            // One of the checks fails: halve the list until its error stands alone.
             let (a, b) = checks.split_at(checks.len() / 2);
             [run(a, options), run(b, options)].concat()
         }

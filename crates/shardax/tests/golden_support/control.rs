@@ -62,10 +62,10 @@ fn scans(name: &str) -> Option<Fun> {
             many(|a| leaves(ScanOptions::default().unroll(2).scan(sum_step, a[0].clone(), a[1].clone())))
         }
         "scan_nested" => many(|a| {
-            let inner = |c: Array, x: Array| {
+            fn inner(c: Array, x: Array) -> (Array, Array) {
                 let c = c.sin() + &x;
                 (c.clone(), c * x)
-            };
+            }
             leaves(scan(|c, row: Array| scan(inner, c, row), a[0].clone(), a[1].clone()))
         }),
         "scan_of_cond" => many(|a| {
@@ -87,10 +87,10 @@ fn scans(name: &str) -> Option<Fun> {
         }
         "hessian_of_scan" => {
             fn sum_of_squares(x: Array) -> Result<Array> {
-                let step = |c: Array, v: Array| {
+                fn step(c: Array, v: Array) -> (Array, Array) {
                     let c = c * v + 1;
                     (c.clone(), c)
-                };
+                }
                 Ok(scan(step, x.get(0), x)?.1.square().sum(..))
             }
             many(|a| Ok(vec![hessian(sum_of_squares).call(&a[0])?]))

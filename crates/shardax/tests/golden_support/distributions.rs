@@ -8,8 +8,11 @@ pub fn function(case: &Case) -> Option<Fun> {
     // Parameters of the case; arrays among the inputs replace numbers.
     let shape: Vec<usize> = case.ints("shape").into_iter().map(|i| i as usize).collect();
     let dtype = case.dtype("dtype").unwrap_or(DType::F32);
-    let number = |name: &str| case.param(name).as_f64().unwrap_or(f64::NAN);
-    let (p, d, loc, scale) = (number("p"), number("d") as usize, number("loc"), number("scale"));
+    fn number(name: &str, case: &Case) -> f64 {
+        case.param(name).as_f64().unwrap_or(f64::NAN)
+    }
+    let (p, d, loc, scale) =
+        (number("p", case), number("d", case) as usize, number("loc", case), number("scale", case));
     macro_rules! drawn {
         (|$k:ident, $p:ident, $s:ident| $draw:expr) => {
             many(move |xs| {

@@ -13,11 +13,14 @@ pub fn function(case: &Case) -> Option<Fun> {
     let options = DotOptions::new().precision(precision).preferred_element_type(case.dtype("preferred"));
     match case.op.as_str() {
         "dot_general" => {
-            let pair = |name: &str| {
-                let dimensions = |i: usize| ints(&case.param(name)[i]).iter().map(|&d| d as usize).collect::<Vec<_>>();
-                (dimensions(0), dimensions(1))
-            };
-            let (contract, batch, preferred) = (pair("contracting"), pair("batch"), case.dtype("preferred"));
+            fn pair(name: &str, case: &Case) -> (Vec<usize>, Vec<usize>) {
+                fn dimensions(i: usize, case: &Case, name: &str) -> Vec<usize> {
+                    ints(&case.param(name)[i]).iter().map(|&d| d as usize).collect::<Vec<_>>()
+                }
+                (dimensions(0, case, name), dimensions(1, case, name))
+            }
+            let (contract, batch, preferred) =
+                (pair("contracting", case), pair("batch", case), case.dtype("preferred"));
             two(move |x, y| lax::dot_general(x, y, (&contract.0, &contract.1), (&batch.0, &batch.1), preferred))
         }
         "dot" if precision.is_some() => two(move |x, y| options.dot(x, y)),

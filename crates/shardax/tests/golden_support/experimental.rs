@@ -23,12 +23,14 @@ fn of_sparse(case: &Case, f: impl Fn(BCOO, &[Array]) -> Result<Vec<Array>> + 'st
 
 /// The options of a case.
 fn options(case: &Case) -> OdeintOptions {
-    let number = |name: &str| case.param(name).as_f64();
-    let mut options = OdeintOptions::new().mxstep(number("mxstep").map(|n| n as usize));
-    if let (Some(rtol), Some(atol)) = (number("rtol"), number("atol")) {
+    fn number(name: &str, case: &Case) -> Option<f64> {
+        case.param(name).as_f64()
+    }
+    let mut options = OdeintOptions::new().mxstep(number("mxstep", case).map(|n| n as usize));
+    if let (Some(rtol), Some(atol)) = (number("rtol", case), number("atol", case)) {
         options = options.rtol(rtol).atol(atol);
     }
-    match number("hmax") {
+    match number("hmax", case) {
         Some(hmax) => options.hmax(hmax),
         None => options,
     }
@@ -36,10 +38,12 @@ fn options(case: &Case) -> OdeintOptions {
 
 /// Two populations, with rates that are captured.
 fn lotka_volterra(xs: &[Array]) -> Result<Vec<Array>> {
-    let rate = |i: i32| xs[3].get(i);
+    fn rate(i: i32, xs: &[Array]) -> Array {
+        xs[3].get(i)
+    }
     let slopes = |y: Vec<Array>, _t: Array, ()| -> Vec<Array> {
         let meetings = &y[0] * &y[1];
-        vec![rate(0) * &y[0] - rate(1) * &meetings, rate(2) * &meetings - rate(3) * &y[1]]
+        vec![rate(0, xs) * &y[0] - rate(1, xs) * &meetings, rate(2, xs) * &meetings - rate(3, xs) * &y[1]]
     };
     OdeintOptions::new().rtol(1e-8).atol(1e-8).odeint(slopes, xs[..2].to_vec(), &xs[2], ())
 }
@@ -109,7 +113,9 @@ pub fn function(case: &Case) -> Option<Fun> {
         "odeint_tree" => many(lotka_volterra),
         "odeint_complex" => {
             let options = OdeintOptions::new().rtol(1e-6).atol(1e-6);
-            let wave = |y: Array, t: Array, ()| y * t * shardax::numpy::complex(0.0, 1.0);
+            fn wave(y: Array, t: Array, (): ()) -> Array {
+                y * t * shardax::numpy::complex(0.0, 1.0)
+            }
             many(move |xs| Ok(vec![options.odeint(wave, xs[0].clone(), &xs[1], ())?]))
         }
         "odeint_curvature" => many(|xs| Ok(vec![curvature(&xs[0], &xs[1])?])),

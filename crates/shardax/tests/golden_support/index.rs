@@ -26,7 +26,9 @@ pub fn function(case: &Case) -> Option<Fun> {
     let indexed = case.text("mode").to_owned();
     let mode = mode(case);
     let axis = case.param("axis").as_i64().map(|a| a as i32);
-    let usizes = |name: &str| -> Vec<usize> { case.ints(name).into_iter().map(|i| i as usize).collect() };
+    fn usizes(name: &str, case: &Case) -> Vec<usize> {
+        case.ints(name).into_iter().map(|i| i as usize).collect()
+    }
     match (case.op.as_str(), case.doc()) {
         // The remainder is taken before.
         ("take", _) if indexed == "wrap" => two(move |x, i| {
@@ -53,12 +55,12 @@ pub fn function(case: &Case) -> Option<Fun> {
         ("getitem", doc) if doc.starts_with("x[i]") => two(|x, i| x.get(i)),
         ("gather", _) => {
             let dims = GatherDimensionNumbers {
-                offset_dims: usizes("offset_dims"),
-                collapsed_slice_dims: usizes("collapsed_slice_dims"),
-                start_index_map: usizes("start_index_map"),
+                offset_dims: usizes("offset_dims", case),
+                collapsed_slice_dims: usizes("collapsed_slice_dims", case),
+                start_index_map: usizes("start_index_map", case),
                 ..GatherDimensionNumbers::default()
             };
-            let sizes = usizes("slice_sizes");
+            let sizes = usizes("slice_sizes", case);
             two(move |x, i| gather(x, i, dims.clone(), &sizes, mode))
         }
         ("at_get", _) => two(|x, i| x.at(i).fill_value(-1).get()),

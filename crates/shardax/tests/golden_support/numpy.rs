@@ -15,8 +15,12 @@ pub fn function(case: &Case) -> Option<Fun> {
     };
     let axis = case.param("axis").as_i64().map(|a| a as i32);
     let q = case.param("q").as_f64();
-    let pair = |(x, y): (Array, Array)| Ok(vec![x, y]);
-    let stacked = |f: fn(&[Array]) -> Array| many(move |xs| Ok(vec![f(xs)]));
+    fn pair((x, y): (Array, Array)) -> Result<Vec<Array>> {
+        Ok(vec![x, y])
+    }
+    fn stacked(f: fn(&[Array]) -> Array) -> Option<Box<dyn Fn(&[Array]) -> Result<Vec<Array>>>> {
+        many(move |xs| Ok(vec![f(xs)]))
+    }
     match case.op.as_str() {
         "logical_and" => two(|x, y| np::logical_and(x, y)),
         "logical_or" => two(|x, y| np::logical_or(x, y)),

@@ -77,7 +77,9 @@ fn shapes(case: &Case) -> Option<Fun> {
     // Each name is a combination of options in the generator of the reference cases.
     let line = LinspaceOptions::new;
     let (k, m) = (case.param("k").as_i64().unwrap_or(0) as i32, case.param("m").as_u64().unwrap_or(0) as usize);
-    let grid = |options: MeshgridOptions| many(move |xs| Ok(options.meshgrid(xs)));
+    fn grid(options: MeshgridOptions) -> Option<Box<dyn Fn(&[Array]) -> Result<Vec<Array>>>> {
+        many(move |xs| Ok(options.meshgrid(xs)))
+    }
     match case.op.as_str() {
         "linspace_arrays" => two(|a, b| np::linspace(a, b, 5)),
         "linspace_axis" => two(move |a, b| line().axis(-1).linspace(a, b, 4)),
@@ -116,8 +118,10 @@ fn shapes(case: &Case) -> Option<Fun> {
         "choose_clip" => many(|xs| Ok(vec![np::choose(&xs[0], &xs[1..], IndexMode::Clip)])),
         "choose_wrap" => many(|xs| Ok(vec![np::choose(&xs[0], &xs[1..], IndexMode::Wrap)])),
         "triangles_from" => many(|xs| {
-            let element = |(i, j): (Array, Array)| xs[0].get((&i, &j));
-            Ok(vec![element(np::tril_indices_from(&xs[0], 1)), element(np::triu_indices_from(&xs[0], -1))])
+            fn element((i, j): (Array, Array), xs: &[Array]) -> Array {
+                xs[0].get((&i, &j))
+            }
+            Ok(vec![element(np::tril_indices_from(&xs[0], 1), xs), element(np::triu_indices_from(&xs[0], -1), xs)])
         }),
         "diag_indices_from" => one(|x| {
             let indices = np::diag_indices_from(x);
@@ -261,7 +265,9 @@ fn convolve_mode(name: &str) -> ConvolveMode {
 }
 
 fn more(case: &Case) -> Option<Fun> {
-    let initial = || CumulativeSumOptions::new().include_initial(true);
+    fn initial() -> CumulativeSumOptions {
+        CumulativeSumOptions::new().include_initial(true)
+    }
     match case.op.as_str() {
         "histogram_range" => many(|xs| pair(HistogramOptions::new().range(-1.0, 1.5).histogram(&xs[0], 5))),
         "histogram_weights" => many(|xs| pair(HistogramOptions::new().weights(&xs[1]).histogram(&xs[0], 4))),
@@ -311,6 +317,7 @@ fn more(case: &Case) -> Option<Fun> {
             }
             Ok(vec![np::apply_along_axis(ends, &xs[0], 1)?])
         }),
+        // Functions of other modules that have options.
         "multinomial" => three(|key, n, p| random::multinomial(key, n, p)),
         "delta_orthogonal" => {
             let shape: Vec<usize> = case.ints("shape").iter().map(|&d| d as usize).collect();

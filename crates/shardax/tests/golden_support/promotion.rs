@@ -32,7 +32,9 @@ fn type_named(name: &str) -> Type {
 fn different(function: &str, operands: &[&str]) -> Option<(Option<Vec<Type>>, &'static str)> {
     // Groups of functions that share a reason.
     let named = |names: &str| names.split(' ').any(|name| name == function);
-    let has_any = |category: &[Category]| operands.iter().any(|name| category.contains(&type_named(name).0.category()));
+    fn has_any(category: &[Category], operands: &[&str]) -> bool {
+        operands.iter().any(|name| category.contains(&type_named(name).0.category()))
+    }
     let (first, second) = (type_named(operands[0]), type_named(operands[operands.len() - 1]));
     let exact = matches!(first.0.category(), Category::Signed | Category::Unsigned);
     let narrow = |name: &&str| ["i8", "i16", "u8", "u16"].contains(name);
@@ -47,9 +49,11 @@ fn different(function: &str, operands: &[&str]) -> Option<(Option<Vec<Type>>, &'
     if stored.is_some_and(|value| !promote((first.0, false), value).is_ok_and(|(dtype, _)| dtype == first.0)) {
         return Some((None, "JAX warns that it will reject an update that is wider than the array"));
     }
-    let result = |dtype, weak, why| Some((Some(vec![(dtype, weak)]), why));
+    fn result(dtype: DType, weak: bool, why: &str) -> Option<(Option<Vec<(DType, bool)>>, &str)> {
+        Some((Some(vec![(dtype, weak)]), why))
+    }
     match function {
-        _ if ordered.split_whitespace().any(|name| name == function) && has_any(&[Category::Complex]) => {
+        _ if ordered.split_whitespace().any(|name| name == function) && has_any(&[Category::Complex], operands) => {
             Some((None, "complex numbers have no order"))
         }
         _ if named("argmax argmin argsort") && first.0.byte_size() >= 8 => {
@@ -371,10 +375,10 @@ fn with_32_bits(d: DType) -> DType {
 
 /// JAX's types, in shardax's widths.
 fn wanted(entry: &Value) -> Option<Vec<Type>> {
-    let type_of = |entry: &Value| -> Option<Type> {
+    fn type_of(entry: &Value) -> Option<Type> {
         let (name, weak) = (entry[0].as_str()?, entry[1].as_bool()?);
         Some(if weak { (with_32_bits(dtype(name)), true) } else { (dtype(name), false) })
-    };
+    }
     match entry.get(0)?.is_array() {
         true => entry.as_array()?.iter().map(type_of).collect(),
         false => Some(vec![type_of(entry)?]),

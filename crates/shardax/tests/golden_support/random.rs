@@ -22,12 +22,18 @@ pub fn function(case: &Case) -> Option<Fun> {
 
 fn with_keys(case: &Case) -> Option<Fun> {
     // Parameters that several distributions share.
-    let sizes = |name: &str| -> Vec<usize> { case.ints(name).into_iter().map(|i| i as usize).collect() };
-    let shape = sizes("shape");
+    fn sizes(name: &str, case: &Case) -> Vec<usize> {
+        case.ints(name).into_iter().map(|i| i as usize).collect()
+    }
+    let shape = sizes("shape", case);
     let dtype = case.dtype("dtype").unwrap_or(DType::F32);
-    let number = |name: &str| case.param(name).as_f64();
+    fn number(name: &str, case: &Case) -> Option<f64> {
+        case.param(name).as_f64()
+    }
     let axis = case.param("axis").as_i64().unwrap_or(-1) as i32;
-    let key = |f: Box<dyn Fn(&Array) -> Array>| one(move |k| f(k));
+    fn key(f: Box<dyn Fn(&Array) -> Array>) -> Option<Box<dyn Fn(&[Array]) -> Result<Vec<Array>>>> {
+        one(move |k| f(k))
+    }
     match (case.op.as_str(), case.doc()) {
         ("key", _) => {
             let seeds = case.ints("seeds");
@@ -37,7 +43,7 @@ fn with_keys(case: &Case) -> Option<Fun> {
         ("bits", _) => one(move |k| random::bits_dtype(k, shape.clone(), dtype)),
         ("split", doc) if doc.starts_with("split(split") => one(|k| random::split(&random::split(k, 2).get(1), 2)),
         ("split", _) => {
-            let num = case.param("num").as_u64().map(|n| vec![n as usize]).unwrap_or_else(|| sizes("num"));
+            let num = case.param("num").as_u64().map(|n| vec![n as usize]).unwrap_or_else(|| sizes("num", case));
             one(move |k| random::split(k, num.clone()))
         }
         ("fold_in", _) => match case.param("data").as_i64() {
@@ -45,7 +51,7 @@ fn with_keys(case: &Case) -> Option<Fun> {
             None => many(|xs| Ok(vec![random::fold_in(&xs[0], &xs[1])])),
         },
         ("clone", _) => one(|k| random::clone(k)),
-        ("uniform", _) => match (number("minval"), number("maxval")) {
+        ("uniform", _) => match (number("minval", case), number("maxval", case)) {
             (Some(min), Some(max)) => one(move |k| random::uniform_dtype(k, shape.clone(), dtype, min, max)),
             _ if case.count("ins") == 3 => {
                 many(move |xs| Ok(vec![random::uniform_dtype(&xs[0], shape.clone(), dtype, &xs[1], &xs[2])]))
@@ -59,7 +65,7 @@ fn with_keys(case: &Case) -> Option<Fun> {
         }),
         ("normal", _) => one(move |k| random::normal_dtype(k, shape.clone(), dtype)),
         ("truncated_normal", _) => {
-            let (low, high) = (number("lower")?, number("upper")?);
+            let (low, high) = (number("lower", case)?, number("upper", case)?);
             one(move |k| random::truncated_normal_dtype(k, low, high, shape.clone(), dtype))
         }
         ("gumbel", _) => key(Box::new(move |k| random::gumbel_dtype(k, shape.clone(), dtype))),
@@ -90,7 +96,7 @@ fn with_keys(case: &Case) -> Option<Fun> {
                 ])
             })
         }
-        ("bernoulli", _) => match number("p") {
+        ("bernoulli", _) => match number("p", case) {
             Some(p) => one(move |k| random::bernoulli(k, p, shape.clone())),
             None => many(|xs| Ok(vec![random::bernoulli(&xs[0], &xs[1], xs[1].shape())])),
         },

@@ -146,8 +146,10 @@ pub fn function(case: &Case) -> Option<Fun> {
         }
         "multi_dot" => many(|xs| Ok(vec![linalg::multi_dot(xs)])),
         "cond" => many(|xs| {
-            let condition = |p: linalg::NormOrder| linalg::cond(&xs[0], p);
-            Ok(vec![linalg::cond(&xs[0], None), condition(linalg::NormOrder::Fro), condition(1.into())])
+            fn condition(p: linalg::NormOrder, xs: &[Array]) -> Array {
+                linalg::cond(&xs[0], p)
+            }
+            Ok(vec![linalg::cond(&xs[0], None), condition(linalg::NormOrder::Fro, xs), condition(1.into(), xs)])
         }),
         "tensorinv" => one(|x| linalg::tensorinv(x, 2)),
         "tensorsolve" => two(|a, b| linalg::tensorsolve(a, b)),

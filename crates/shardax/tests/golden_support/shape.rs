@@ -9,7 +9,9 @@ use super::{Case, Fun, many, one, two};
 
 pub fn function(case: &Case) -> Option<Fun> {
     // A list of sizes among the parameters.
-    let sizes = |name: &str| case.ints(name).into_iter().map(|d| d as usize).collect::<Vec<_>>();
+    fn sizes(name: &str, case: &Case) -> Vec<usize> {
+        case.ints(name).into_iter().map(|d| d as usize).collect::<Vec<_>>()
+    }
     match case.op.as_str() {
         "reshape" => {
             let shape = case.ints("shape");
@@ -29,7 +31,7 @@ pub fn function(case: &Case) -> Option<Fun> {
             one(move |x| x.moveaxis(a, b))
         }
         "broadcast_in_dim" => {
-            let (shape, dims) = (sizes("shape"), sizes("dims"));
+            let (shape, dims) = (sizes("shape", case), sizes("dims", case));
             one(move |x| lax::broadcast_in_dim(x, &shape, &dims))
         }
         "broadcast_to_f32" => {
@@ -46,14 +48,14 @@ pub fn function(case: &Case) -> Option<Fun> {
             one(move |x| x.expand_dims(axes.as_slice()))
         }
         "slice" => {
-            let (start, limit) = (sizes("start"), sizes("limit"));
-            let strides = (!case.param("strides").is_null()).then(|| sizes("strides"));
+            let (start, limit) = (sizes("start", case), sizes("limit", case));
+            let strides = (!case.param("strides").is_null()).then(|| sizes("strides", case));
             one(move |x| lax::slice(x, &start, &limit, strides.as_deref()))
         }
         "slice_in_dim_f32" => one(|x| x.get((.., Slice::new(1, -1, 2)))),
         "getitem" => getitem(case),
         "dynamic_slice" => {
-            let sizes = sizes("sizes");
+            let sizes = sizes("sizes", case);
             many(move |xs| Ok(vec![lax::dynamic_slice(&xs[0], &xs[1..], &sizes)]))
         }
         "dynamic_update_slice" => many(|xs| Ok(vec![lax::dynamic_update_slice(&xs[0], &xs[1], &xs[2..])])),
@@ -75,14 +77,14 @@ pub fn function(case: &Case) -> Option<Fun> {
             many(move |xs| Ok(vec![np::stack(xs, axis)]))
         }
         "split" => {
-            let (axis, parts, places) = (case.axis("axis"), case.param("sections").as_u64(), sizes("indices"));
+            let (axis, parts, places) = (case.axis("axis"), case.param("sections").as_u64(), sizes("indices", case));
             many(move |xs| match parts {
                 Some(parts) => xs[0].split(parts as usize, axis),
                 None => xs[0].split_at(&places, axis),
             })
         }
         "rev_f32" => {
-            let axes = sizes("axes");
+            let axes = sizes("axes", case);
             one(move |x| lax::rev(x, &axes))
         }
         "flip_f32" => {
@@ -100,7 +102,7 @@ pub fn function(case: &Case) -> Option<Fun> {
             }
         },
         "tile_f32" => {
-            let reps = sizes("reps");
+            let reps = sizes("reps", case);
             one(move |x| np::tile(x, &reps))
         }
         "repeat_f32" => {
@@ -135,23 +137,27 @@ fn getitem(case: &Case) -> Option<Fun> {
 }
 
 fn pad(case: &Case) -> Option<Fun> {
-    let rows = |name: &str| -> Vec<Vec<i64>> { case.param(name).as_array().into_iter().flatten().map(ints).collect() };
+    fn rows(name: &str, case: &Case) -> Vec<Vec<i64>> {
+        case.param(name).as_array().into_iter().flatten().map(ints).collect()
+    }
     let mode = match case.text("mode") {
         "edge" => np::PadMode::Edge,
         "reflect" => np::PadMode::Reflect,
         "wrap" => np::PadMode::Wrap,
         _ => {
-            let config: Vec<_> = rows("config").iter().map(|c| (c[0], c[1], c[2])).collect();
+            let config: Vec<_> = rows("config", case).iter().map(|c| (c[0], c[1], c[2])).collect();
             return two(move |x, v| lax::pad(x, v, &config));
         }
     };
-    let widths: Vec<_> = rows("widths").iter().map(|w| (w[0] as usize, w[1] as usize)).collect();
+    let widths: Vec<_> = rows("widths", case).iter().map(|w| (w[0] as usize, w[1] as usize)).collect();
     one(move |x| np::pad(x, &widths, mode))
 }
 
 /// Arrays out of nothing.
 fn creation(case: &Case) -> Option<Fun> {
-    let number = |name: &str| case.param(name).as_f64().unwrap_or_default();
+    fn number(name: &str, case: &Case) -> f64 {
+        case.param(name).as_f64().unwrap_or_default()
+    }
     // These functions have no operands, so they are compared as constants.
     let function: Box<dyn Fn() -> Array> = match case.op.as_str() {
         "iota" => {
@@ -171,7 +177,7 @@ fn creation(case: &Case) -> Option<Fun> {
             }
         }
         "linspace" => {
-            let (start, stop, num) = (number("start"), number("stop"), case.int("num") as usize);
+            let (start, stop, num) = (number("start", case), number("stop", case), case.int("num") as usize);
             match case.flag("endpoint") {
                 true => Box::new(move || np::linspace(start, stop, num)),
                 false => Box::new(move || np::linspace(start, stop, num + 1).get(..-1)),

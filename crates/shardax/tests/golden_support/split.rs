@@ -181,10 +181,12 @@ fn stacked(x: &Array, factors: &[f64]) -> Array {
     if factors.iter().all(|f| *f == 1.0) {
         return x.expand_dims(0).broadcast_to([&[factors.len()], x.shape()].concat());
     }
-    let times = |x: Array| x.expand_dims(0) * array(factors.to_vec()).astype(x.dtype()).reshape(shape.clone());
+    fn times(x: Array, shape: &[usize], factors: &[f64]) -> Array {
+        x.expand_dims(0) * array(factors.to_vec()).astype(x.dtype()).reshape(shape)
+    }
     match x.dtype().is_complex() {
         // A complex factor, though its imaginary part is 0, makes infinities NaN.
-        true => shardax::numpy::complex(times(x.real()), times(x.imag())),
-        false => times(x.clone()),
+        true => shardax::numpy::complex(times(x.real(), &shape, factors), times(x.imag(), &shape, factors)),
+        false => times(x.clone(), &shape, factors),
     }
 }

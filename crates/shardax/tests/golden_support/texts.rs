@@ -73,6 +73,7 @@ pub fn write(package: &str, families: &[(&'static str, fn(&Case) -> Option<Fun>)
     for (name, function) in families {
         let cases = family(name);
         for case in &cases {
+            // Cases whose function does not exist, or panics on this platform, are left out.
             let Some(f) = catch_unwind(AssertUnwindSafe(|| function(case))).ok().flatten() else { continue };
             for check in checks_of(case, &f) {
                 number += 1;

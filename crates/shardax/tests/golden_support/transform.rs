@@ -224,14 +224,18 @@ fn doubled(x: Array, y: Array) -> Result<Array> {
 /// The square root, by a loop that reverse mode does not see.
 fn babylonian(a: Array) -> Result<Array> {
     fn root(a: Array) -> Result<Array> {
-        let f = |x: &Array| 0.5 * (x + &a / x);
-        let far = |(x, y): (Array, Array)| (x - y).abs().greater(1e-6);
-        Ok(while_loop(far, |(_, y)| (y.clone(), f(&y)), (a.clone(), f(&a)))?.1)
+        fn f(x: &Array, a: &Array) -> Array {
+            0.5 * (x + a / x)
+        }
+        fn far((x, y): (Array, Array)) -> Array {
+            (x - y).abs().greater(1e-6)
+        }
+        Ok(while_loop(far, |(_, y)| (y.clone(), f(&y, &a)), (a.clone(), f(&a, &a)))?.1)
     }
-    let fwd = |a: Array| -> Result<(Array, Array)> {
+    fn fwd(a: Array) -> Result<(Array, Array)> {
         let x = root(a)?;
         Ok((x.clone(), x))
-    };
+    }
     custom_vjp(root).defvjp(fwd, |x: Array, ct: Array| (ct / (2 * x),)).call(a)
 }
 
@@ -265,7 +269,9 @@ fn custom(name: &str) -> Option<Fun> {
         }),
         "custom_vjp_fixed_point" => many(|a| leaves(babylonian(a[0].clone()))),
         "custom_vjp_in_scan" => many(|a| {
-            let step = |c, v| -> Result<(Array, ())> { Ok((doubled(c, v)?, ())) };
+            fn step(c: Array, v: Array) -> Result<(Array, ())> {
+                Ok((doubled(c, v)?, ()))
+            }
             let f = |x: Array| -> Result<Array> { Ok(scan(step, x.get(0), x)?.0) };
             leaves(grad(f).call(&a[0]))
         }),

@@ -116,10 +116,12 @@ fn model(shape: &[usize], items: &[IndexItem]) -> Option<(Vec<usize>, Vec<i32>)>
             IndexItem::Slice(s) => {
                 // Python's own definition, by walking.
                 let n = shape[axis] as i64;
-                let clamp = |b: i64, low: i64, high: i64| if b < 0 { (b + n).max(low) } else { b.min(high) };
+                fn clamp(b: i64, low: i64, high: i64, n: i64) -> i64 {
+                    if b < 0 { (b + n).max(low) } else { b.min(high) }
+                }
                 let (first, last) = if s.step > 0 { (0, n) } else { (n - 1, -1) };
-                let start = s.start.map_or(first, |b| clamp(b, first.min(last), first.max(last)));
-                let stop = s.stop.map_or(last, |b| clamp(b, first.min(last), first.max(last)));
+                let start = s.start.map_or(first, |b| clamp(b, first.min(last), first.max(last), n));
+                let stop = s.stop.map_or(last, |b| clamp(b, first.min(last), first.max(last), n));
                 let (mut at, mut part) = (start, Vec::new());
                 while if s.step > 0 { at < stop } else { at > stop } {
                     part.push(at as usize);

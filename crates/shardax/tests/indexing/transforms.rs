@@ -289,13 +289,13 @@ fn inside_of_shard_map() -> Result<()> {
         let first = lax::dynamic_slice_in_dim(&changed, tokens.get((0, 0)), 1, -1);
         (changed.square().sum(..) + first.sum(..)) + lax::top_k(&rows, 2).0.sum(..)
     }
-    let per_device = |table: Array, tokens: Array| -> Result<Array> {
+    fn per_device(table: Array, tokens: Array) -> Result<Array> {
         let mesh = make_mesh([("i", 8)])?.auto();
         shard_map(|table: Array, tokens: Array| psum(loss(&table, &tokens), "i"), &mesh)
             .in_specs((P![], P!["i"]))
             .out_specs(P![])
             .call((table, tokens))
-    };
+    }
     fn together(table: Array, tokens: Array) -> Array {
         (0..8).map(|d| loss(&table, &tokens.get(d..d + 1))).fold(Array::from(0.0), |sum, l| sum + l)
     }

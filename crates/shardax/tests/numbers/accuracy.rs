@@ -174,10 +174,18 @@ fn float32_is_within_a_few_units_of_float64() {
     for (name, f, low, high, units) in cases {
         let x = random::uniform(random::key(0), [20_000]) * (high - low) + low;
         let (got, want) = (floats(&f(&x)), floats(&f(&x.astype(DType::F64))));
-        let error = |i: &usize| (got[*i] - want[*i]).abs() / unit(want[*i], DType::F32);
-        let worst = (0..got.len()).max_by(|a, b| error(a).total_cmp(&error(b))).expect("elements");
-        println!("{name}: {} units at {}", error(&worst), floats(&x)[worst]);
-        assert!(error(&worst) <= units, "{name}: {} units at {}", error(&worst), floats(&x)[worst]);
+        fn error(i: &usize, got: &[f64], want: &[f64]) -> f64 {
+            (got[*i] - want[*i]).abs() / unit(want[*i], DType::F32)
+        }
+        let worst =
+            (0..got.len()).max_by(|a, b| error(a, &got, &want).total_cmp(&error(b, &got, &want))).expect("elements");
+        println!("{name}: {} units at {}", error(&worst, &got, &want), floats(&x)[worst]);
+        assert!(
+            error(&worst, &got, &want) <= units,
+            "{name}: {} units at {}",
+            error(&worst, &got, &want),
+            floats(&x)[worst]
+        );
     }
 }
 

@@ -68,7 +68,9 @@ const BY_FLASH: [Case; 3] = [
 impl Case {
     fn arrays(&self) -> [Array; 3] {
         let v = [&self.1[..self.1.len() - 1], &[self.2]].concat();
-        let random_array = |seed, shape: &[usize]| random::normal(random::key(seed), shape);
+        fn random_array(seed: i32, shape: &[usize]) -> Array {
+            random::normal(random::key(seed), shape)
+        }
         [random_array(1, self.0) / (self.2 as f64).sqrt(), random_array(2, self.1), random_array(3, &v)]
     }
 
@@ -125,7 +127,9 @@ fn first_derivatives(case: &Case, what: &str) -> Result<()> {
     let arguments = case.arrays();
     let (plain, exact) = (arguments.clone(), arguments.clone().map(|x| x.astype(DType::F64)));
     let with_case = |f: fn(&Case, [Array; 3]) -> [Array; 3]| move |q: Array, k: Array, v: Array| f(case, [q, k, v]);
-    let args = |[q, k, v]: [Array; 3]| (q, k, v);
+    fn args([q, k, v]: [Array; 3]) -> (Array, Array, Array) {
+        (q, k, v)
+    }
     let (ours, formula) = (with_case(Case::attend), with_case(Case::formula));
     let pairs = |a: (Array, Array, Array), b: (Array, Array, Array), tolerance, name: &str| {
         for ((x, y), with_case) in [(a.0, b.0), (a.1, b.1), (a.2, b.2)].into_iter().zip(["q", "k", "v"]) {
@@ -134,7 +138,9 @@ fn first_derivatives(case: &Case, what: &str) -> Result<()> {
     };
 
     // To which score the sums are relative is left to the implementation.
-    let logsumexp = |[y, max, sum]: [Array; 3]| (y, max + sum.log());
+    fn logsumexp([y, max, sum]: [Array; 3]) -> (Array, Array) {
+        (y, max + sum.log())
+    }
     let number = |f: &dyn Fn(Array, Array, Array) -> [Array; 3], q, k, v| mixed(f(q, k, v));
     let argnums = (Arg::<0>, Arg::<1>, Arg::<2>);
     fn along(x: &Array) -> Array {
@@ -289,7 +295,9 @@ fn in_a_process_with_attention_by_cpu_kernels() -> Result<()> {
     assert!(lowered.compile()?.memory_analysis()?.temporaries < 2 * 4 * 100 * 100 * 4);
 
     // The same numbers each time, and of a compiled program that is loaded.
-    let bytes_of = |(dq, dk, dv): (Array, Array, Array)| [dq, dk, dv].map(|x| floats(&x));
+    fn bytes_of((dq, dk, dv): (Array, Array, Array)) -> [Vec<f64>; 3] {
+        [dq, dk, dv].map(|x| floats(&x))
+    }
     let first = bytes_of(gradient.call((&q, &k, &v))?);
     assert_eq!(bytes_of(gradient.call((&q, &k, &v))?), first);
     let loaded = Compiled::load(&lowered, &lowered.compile()?.serialize()?)?;

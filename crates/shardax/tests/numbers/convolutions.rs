@@ -82,11 +82,16 @@ impl Case {
             })
             .collect();
         let layouts = LAYOUTS[n - 1][usize::from(random.within(0, 3) == 0)];
-        let shape = |layout: &str, outer: [(char, usize); 2], spatial: &[usize]| {
+        fn shape(layout: &str, outer: [(char, usize); 2], spatial: &[usize]) -> Vec<usize> {
             let mut spatial = spatial.iter();
-            let size = |name: char| outer.iter().find(|o| o.0 == name).map(|o| o.1);
-            layout.chars().map(|name| size(name).unwrap_or_else(|| *spatial.next().unwrap())).collect::<Vec<_>>()
-        };
+            fn size(name: char, outer: &[(char, usize); 2]) -> Option<usize> {
+                outer.iter().find(|o| o.0 == name).map(|o| o.1)
+            }
+            layout
+                .chars()
+                .map(|name| size(name, &outer).unwrap_or_else(|| *spatial.next().unwrap()))
+                .collect::<Vec<_>>()
+        }
         Case {
             x: shape(layouts[0], [('N', random.within(1, 3) as usize), ('C', features[0])], &spatial),
             kernel: shape(layouts[1], [('I', features[0] / groups), ('O', features[1])], &window),
@@ -229,8 +234,13 @@ fn same(x: &Array, w: &Array, groups: usize) -> Array {
 /// The convolution and its gradients, of noise.
 fn all_passes(groups: usize) -> impl Fn(Array, Array, Array) -> (Array, Array, Array) {
     move |x, w, ct| {
-        let loss = |x: Array, w: Array, ct: Array| (same(&x, &w, groups) * ct).sum(..);
-        let (dx, dw) = grad(loss).argnums((Arg::<0>, Arg::<1>)).call((&x, &w, &ct)).unwrap();
+        fn loss(x: Array, w: Array, ct: Array, groups: usize) -> Array {
+            (same(&x, &w, groups) * ct).sum(..)
+        }
+        let (dx, dw) = grad(|x: Array, w: Array, ct: Array| loss(x, w, ct, groups))
+            .argnums((Arg::<0>, Arg::<1>))
+            .call((&x, &w, &ct))
+            .unwrap();
         (same(&x, &w, groups), dx, dw)
     }
 }

@@ -16,7 +16,9 @@ const INF: f32 = f32::INFINITY;
 /// Compares with NaN equal to NaN.
 pub fn same(got: &Array, want: &[f64]) {
     let got = floats(got);
-    let equal = |(g, w): (&f64, &f64)| (g.is_nan() && w.is_nan()) || g == w || (g - w).abs() <= 1e-5 * w.abs();
+    fn equal((g, w): (&f64, &f64)) -> bool {
+        (g.is_nan() && w.is_nan()) || g == w || (g - w).abs() <= 1e-5 * w.abs()
+    }
     assert!(got.len() == want.len() && got.iter().zip(want).all(equal), "{got:?}, want {want:?}");
 }
 
@@ -216,12 +218,15 @@ fn triangular_solves_keep_nan_in_its_place() {
     for (left_side, lower, transpose_a, unit_diagonal, want) in cases {
         let a = if lower { a.clone() } else { a.mt() };
         let options = Triangular { left_side, lower, transpose_a, unit_diagonal, ..Default::default() };
-        let solve = |b: Array| lax::triangular_solve(&a, &b, options);
-        same(&solve(b.clone()), want);
+        fn solve(b: Array, a: &Array, options: &Triangular) -> Array {
+            lax::triangular_solve(a, &b, *options)
+        }
+        same(&solve(b.clone(), &a, &options), want);
         // What is not in the triangle is not read.
         let other_triangle = if lower { (ones([3, 3]) * NAN).triu(1) } else { (ones([3, 3]) * NAN).tril(-1) };
         same(&lax::triangular_solve(&where_(other_triangle.isnan(), &other_triangle, &a), &b, options), want);
-        let batched = vmap(solve).call(np::stack(&[ones([3, 3]), b.clone()], 0)).expect("solutions");
+        let batched =
+            vmap(|b: Array| solve(b, &a, &options)).call(np::stack(&[ones([3, 3]), b.clone()], 0)).expect("solutions");
         same(&batched.get(1), want);
         assert!(np::isfinite(&batched.get(0)).all(..).item::<bool>().expect("a value"));
     }
@@ -231,7 +236,9 @@ fn triangular_solves_keep_nan_in_its_place() {
 fn singular_systems_solve_to_infinity() {
     setup();
     let inf = f64::INFINITY;
-    let solve_left = |lower, transpose_a| Triangular { left_side: true, lower, transpose_a, ..Default::default() };
+    fn solve_left(lower: bool, transpose_a: bool) -> Triangular {
+        Triangular { left_side: true, lower, transpose_a, ..Default::default() }
+    }
     let b = array([[1.0f32, 0.0], [3.0, 4.0]]);
     let x = lax::triangular_solve(&array([[1.0f32, 0.0], [2.0, 0.0]]), &b, solve_left(true, false));
     same(&x, &[1.0, 0.0, inf, inf]);
@@ -395,7 +402,9 @@ fn rounding_has_no_slope_and_bounds_that_cross_have_none() -> Result<()> {
     }
     // As in JAX: on a bound, and where the upper one is below the lower, nothing but the upper bound has a slope.
     fn clamp(lo: f32, x: f32, hi: f32) -> Result<Vec<f32>> {
-        let f = |(lo, x, hi): (Array, Array, Array)| lax::clamp(&lo, &x, &hi);
+        fn f((lo, x, hi): (Array, Array, Array)) -> Array {
+            lax::clamp(&lo, &x, &hi)
+        }
         let (a, b, c) = grad(f).call((array(lo), array(x), array(hi)))?;
         [a, b, c].iter().map(|g| g.item::<f32>()).collect()
     }
@@ -419,8 +428,10 @@ fn cases_are_chosen_by_any_integers_and_products_promote() -> Result<()> {
     let product = lax::dot_general(&a, &b, (&[1], &[0]), (&[], &[]), None);
     assert_eq!(product.dtype(), DType::F32);
     same(&product, &[1.5; 4]);
-    let slope = |a: Array| lax::dot_general(&a, &b, (&[1], &[0]), (&[], &[]), None).sum(..);
-    assert_eq!(grad(slope).call(&a)?.dtype(), DType::Bf16);
+    fn slope(a: Array, b: &Array) -> Array {
+        lax::dot_general(&a, b, (&[1], &[0]), (&[], &[]), None).sum(..)
+    }
+    assert_eq!(grad(|a: Array| slope(a, &b)).call(&a)?.dtype(), DType::Bf16);
     Ok(())
 }
 
@@ -463,9 +474,11 @@ fn incomplete_gamma_functions_of_large_numbers_that_are_close() -> Result<()> {
     }
     let lower = upper.map(|q| 1.0 - q);
     for (dtype, to) in [(DType::F64, 1e-11), (DType::F32, 2e-5)] {
-        let with_dtype = |v: &[f64]| array_of(v, dtype);
-        close(special::gammaincc(with_dtype(&a), with_dtype(&x)), &upper, to);
-        close(special::gammainc(with_dtype(&a), with_dtype(&x)), &lower, to);
+        fn with_dtype(v: &[f64], dtype: DType) -> Array {
+            array_of(v, dtype)
+        }
+        close(special::gammaincc(with_dtype(&a, dtype), with_dtype(&x, dtype)), &upper, to);
+        close(special::gammainc(with_dtype(&a, dtype), with_dtype(&x, dtype)), &lower, to);
     }
     let density = grad(|x: Array| special::gammainc(array_of(&a[..], DType::F64), x).sum(..))
         .call(array_of(&x[..], DType::F64))?;
@@ -588,7 +601,9 @@ fn logarithms_of_powers_keep_nan() -> Result<()> {
     for (y, want) in [(0.5, [f64::NAN, f64::NAN, 0.34657359]), (3.0, [f64::NAN, f64::NAN, 2.07944154])] {
         let f = jit(|x: Array, y: Array| x.pow(y).log());
         for got in [f.call((&x, array(y as f32)))?, jit(move |x: Array| x.pow(y).log()).call(&x)?] {
-            let same = |(g, w): (f64, f64)| if w.is_nan() { g.is_nan() } else { (g - w).abs() < 1e-6 };
+            fn same((g, w): (f64, f64)) -> bool {
+                if w.is_nan() { g.is_nan() } else { (g - w).abs() < 1e-6 }
+            }
             assert!(got.to_f64_vec()?.into_iter().zip(want).all(same), "{got:?} for {y}");
         }
     }
@@ -602,7 +617,9 @@ fn logarithms_of_powers_keep_nan() -> Result<()> {
 
 /// The slope of a complex function along a direction.
 fn complex_slope(f: fn(Array) -> Array, x: (f32, f32), along: (f32, f32)) -> Vec<f64> {
-    let number = |(re, im): (f32, f32)| np::complex(array(re), array(im));
+    fn number((re, im): (f32, f32)) -> Array {
+        np::complex(array(re), array(im))
+    }
     let (_, slope) = jvp(f, number(x), number(along)).expect("a slope");
     floats(&np::stack(&[np::real(&slope), np::imag(&slope)], 0))
 }

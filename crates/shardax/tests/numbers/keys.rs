@@ -19,10 +19,10 @@ fn words(keys: impl RandomKey) -> Vec<u32> {
 fn numbers(keys: Array) -> Vec<usize> {
     let mut known_words = WORDS.to_vec();
     known_words.extend([[0, 42], [0, 0], [u32::MAX, u32::MAX]]);
-    let number = |words: &[u32]| {
+    fn number(words: &[u32], known_words: &[[u32; 2]]) -> usize {
         known_words.iter().position(|known_words| known_words == words).unwrap_or_else(|| panic!("{words:?}"))
-    };
-    words(keys).chunks(2).map(number).collect()
+    }
+    words(keys).chunks(2).map(|words: &[u32]| number(words, &known_words)).collect()
 }
 
 fn keys() -> (Array, Array) {
@@ -114,10 +114,10 @@ fn programs_over_keys() -> Result<()> {
     let (_, same): (Array, Array) =
         scan(|n: Array, k: Array| (n + random::uniform(&k, ()), k), array(0.0f32), ks.clone())?;
     assert_eq!(numbers(same), [0, 1, 2, 3]);
-    let twice = |k: Array| -> Result<Array> {
+    fn twice(k: Array) -> Result<Array> {
         let (k, _): (Array, Array) = scan_n(|k: Array| (random::fold_in(&k, 1), random::bits(&k, ())), k, 2)?;
         Ok(k)
-    };
+    }
     let folded = vmap(twice).call(ks.get(..2))?;
     assert_eq!(words(folded), [2451885785, 2215112154, 1337563380, 4229806652]);
     let (_, last) = while_loop(
@@ -182,7 +182,9 @@ fn keys_on_many_devices() -> Result<()> {
     let expected =
         shard_map(|k: Array| all_gather_tiled(k, "x", 0), &mesh).in_specs(P!["x"]).out_specs(P![]).check_vma(false);
     assert_eq!(numbers(expected.call(&ks)?), [0, 1, 2, 3]);
-    let per_device = |k: Array| random::split(random::fold_in(k, axis_index("x")), 1);
+    fn per_device(k: Array) -> Array {
+        random::split(random::fold_in(k, axis_index("x")), 1)
+    }
     let per_device = shard_map(per_device, &mesh).in_specs(P![]).out_specs(P!["x"]).call(&k)?;
     assert_eq!(words(per_device), [1012194634, 3152801799, 3187376881, 129218101]);
     let folded = pmap(|k: Array| random::fold_in(k, 1)).call(ks.get(..2))?;

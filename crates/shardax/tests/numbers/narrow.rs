@@ -186,12 +186,16 @@ fn text_for_gpu(f: &dyn Fn(Array, Array) -> Array, x: &Array, y: &Array) -> Resu
 #[test]
 fn products() -> Result<()> {
     setup();
-    let wide = |dtype| DotOptions::new().preferred_element_type(dtype);
+    fn wide(dtype: DType) -> DotOptions {
+        DotOptions::new().preferred_element_type(dtype)
+    }
     let x = array([[100i8, 100], [-128, 127]]);
     assert_eq!(wide(DType::I32).dot(&x, &x).to_vec::<i32>()?, [10000 - 12800, 22700, -12800 - 16256, -12800 + 16129]);
     let text = text_for_gpu(&move |x, y| wide(DType::I32).dot(x, y), &x, &x)?;
     assert!(text.contains("(tensor<2x2xi32>, tensor<2x2xi32>) -> tensor<2x2xi32>"), "{text}");
-    let f = move |x: Array, y: Array| wide(DType::F32).dot(x, y);
+    fn f(x: Array, y: Array) -> Array {
+        wide(DType::F32).dot(x, y)
+    }
     let q = array([[F8E4M3Fn::from_f64(448.0); 4]; 2]);
     let text = text_for_gpu(&f, &q, &q.t())?;
     assert!(text.contains("(tensor<2x4xf8E4M3FN>, tensor<4x2xf8E4M3FN>) -> tensor<2x2xf32>"), "{text}");
@@ -217,10 +221,10 @@ fn over_devices() -> Result<()> {
     for dtype in float8_dtypes {
         // Exchanged as it is, not as integers of the same bits.
         let x = (arange(0..16) % 3 + 1).astype(DType::F32).reshape([4, 4]).astype(dtype);
-        let moves = |x: Array| {
+        fn moves(x: Array) -> (Array, Array, Array) {
             let ring = [(0, 1), (1, 2), (2, 3), (3, 0)];
             (all_gather(x.clone(), "i", 0), ppermute(x.clone(), "i", ring), all_to_all(x, "i", 0, 0))
-        };
+        }
         let (one, many) = (vmap(moves).axis_name("i").call(&x)?, pmap(moves).axis_name("i").call(&x)?);
         for (a, b) in [(&one.0, &many.0), (&one.1, &many.1), (&one.2, &many.2)] {
             assert_eq!((a.dtype(), a.to_bytes()?), (b.dtype(), b.to_bytes()?), "{dtype}");
@@ -228,14 +232,14 @@ fn over_devices() -> Result<()> {
     }
     for dtype in [DType::F8E4M3Fn, DType::F8E5M2, DType::F4E2M1Fn, DType::I4, DType::U4] {
         let x = (arange(0..16) % 3).astype(dtype).reshape([4, 4]);
-        let f = |x: Array| {
+        fn f(x: Array) -> (Array, Array, Array, Array) {
             (
                 psum(x.clone(), "i"),
                 pmax(x.clone(), "i"),
                 all_gather(x.clone(), "i", 0),
                 ppermute(x, "i", [(0, 1), (1, 0)]),
             )
-        };
+        }
         let mapped = vmap(f).axis_name("i").call(&x)?;
         let many = pmap(f).axis_name("i").call(&x)?;
         for (a, b) in [(&mapped.0, &many.0), (&mapped.1, &many.1), (&mapped.2, &many.2), (&mapped.3, &many.3)] {

@@ -22,13 +22,15 @@ fn positions_of_ties_zeros_infinities_and_nan() -> Result<()> {
     let (rows, columns) = (60, 37);
     let special = [0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, 2.0, -2.0];
     // The first rows are ties of two values, and the last ones have a NaN or an infinity each.
-    let value = |row: usize, column: usize| match row {
-        0..20 => [special[row % 2], special[(row / 2) % 2], special[5 + row % 2]][(column * 7 + row) % 3],
-        20..30 => f64::from((column * column * 5 + row) as u32 % 11) - 5.0,
-        _ if column == (row * 5) % columns => special[2 + row % 3],
-        _ => f64::from((column * 3 + row) as u32 % 17) - 8.0,
-    };
-    let numbers: Vec<f64> = (0..rows * columns).map(|i| value(i / columns, i % columns)).collect();
+    fn value(row: usize, column: usize, special: &[f64; 7], columns: usize) -> f64 {
+        match row {
+            0..20 => [special[row % 2], special[(row / 2) % 2], special[5 + row % 2]][(column * 7 + row) % 3],
+            20..30 => f64::from((column * column * 5 + row) as u32 % 11) - 5.0,
+            _ if column == (row * 5) % columns => special[2 + row % 3],
+            _ => f64::from((column * 3 + row) as u32 % 17) - 8.0,
+        }
+    }
+    let numbers: Vec<f64> = (0..rows * columns).map(|i| value(i / columns, i % columns, &special, columns)).collect();
     for dtype in [DType::F32, DType::F64, DType::Bf16, DType::F16, DType::I32, DType::U8] {
         let is_float = dtype.is_float();
         let numbers: Vec<f64> = numbers

@@ -30,7 +30,9 @@ fn all_highest(name: &str, f: impl Fn(Array, Array) -> Array + Copy) {
 #[test]
 fn products_keep_their_precision() {
     super::common::quick::setup();
-    let dot = || DotOptions::new().precision(Precision::Highest);
+    fn dot() -> DotOptions {
+        DotOptions::new().precision(Precision::Highest)
+    }
     all_highest("dot", move |x, y| dot().dot(x, y));
     all_highest("matmul", move |x, y| dot().matmul(x, y));
     all_highest("inner", move |x, y| dot().inner(x, y));
@@ -125,14 +127,16 @@ fn algorithms_of_products() -> Result<()> {
     let want = [0.0025975481, 0.4025974571, -0.8285710812, 0.30285725, -1.6597397327, 0.2031171471];
     for (name, tol) in [("F16_F16_F16", 2e-3), ("BF16_BF16_F32_X3", 1e-6), ("f64_f64_f64", 1e-6)] {
         let precision = Precision::from_name(name)?;
-        let product = |x: Array| DotOptions::new().precision(precision).matmul(&x, &y);
-        let z = product(x.clone());
+        fn product(x: Array, precision: &Precision, y: &Array) -> Array {
+            DotOptions::new().precision(*precision).matmul(&x, y)
+        }
+        let z = product(x.clone(), &precision, &y);
         assert_eq!(z.dtype(), DType::F32);
         assert!(allclose(z.ravel(), array(want), tol, tol)?, "{name}: {z}");
         // Only the algorithm that accumulates in float16 has results that float16 can represent.
         let rounded = z.astype(DType::F16).astype(DType::F32);
         assert_eq!(z.equal(rounded).all(..).item::<bool>()?, name == "F16_F16_F16", "{name}");
-        let slope = grad(|x: Array| product(x).sum(..)).call(&x)?;
+        let slope = grad(|x: Array| product(x, &precision, &y).sum(..)).call(&x)?;
         let row = array([-2.285714, -1.0285714, 0.2285716, 1.4857144]);
         assert!(allclose(slope.get(0), row, tol, tol)?, "{name}: {slope}");
     }

@@ -104,7 +104,9 @@ fn in_a_process_with_cpu_kernels() {
         let (text, found) = text_and_numbers("ji,jk->ik", &a, &b);
         assert!(text.contains("shardax_dot"), "{text}");
         let want = floats(&Array::from_vec(sums.clone(), &[130, 90]).unwrap().astype(DType::F32).astype(dtype));
-        let is_same = |(x, y): (&f64, &f64)| x == y || x.is_nan() && y.is_nan();
+        fn is_same((x, y): (&f64, &f64)) -> bool {
+            x == y || x.is_nan() && y.is_nan()
+        }
         assert!(
             found.iter().zip(&want).all(is_same) && found.iter().filter(|x| x.is_infinite()).count() > 90,
             "{dtype}"
@@ -264,13 +266,17 @@ fn exact(spec: &str, a: &Array, b: &Array) -> Vec<f64> {
 /// Few rows and weights that are stored in fewer bits.
 fn few_rows() {
     for dtype in [DType::I8, DType::U8, DType::Bf16, DType::F16] {
-        let operand_of = |shape: &[usize], seed| whole::<f32>(shape, seed);
-        let weights = |shape: &[usize]| {
+        fn operand_of(shape: &[usize], seed: u64) -> Array {
+            whole::<f32>(shape, seed)
+        }
+        fn weights(shape: &[usize], dtype: DType) -> Array {
             if dtype == DType::U8 { operand_of(shape, 2) + 9 } else { operand_of(shape, 2) }.astype(dtype)
-        };
+        }
         // As in a program: `w.astype(DType::F32)` of integers, and half precision as it is.
         let is_half = dtype.is_float();
-        let cast = |x: Array| if is_half { x.astype(dtype) } else { x };
+        fn cast(x: Array, is_half: bool, dtype: DType) -> Array {
+            if is_half { x.astype(dtype) } else { x }
+        }
         let cases: [(&str, &[usize], &[usize]); 8] = [
             ("ij,jk->ik", &[1, 200], &[200, 90]),
             ("ij,jk->ik", &[8, 200], &[200, 90]),
@@ -282,7 +288,7 @@ fn few_rows() {
             ("ij,lkj->ilk", &[1, 200], &[9, 10, 200]),
         ];
         for (spec, a, b) in cases {
-            let (a, b) = (cast(operand_of(a, 1)), weights(b));
+            let (a, b) = (cast(operand_of(a, 1), is_half, dtype), weights(b, dtype));
             let (text, found) = text_and_numbers(spec, &a, &b);
             assert!(text.contains("shardax_few_rows"), "{dtype}, {spec}:\n{text}");
             let want = exact(spec, &a, &b).into_iter();
@@ -290,9 +296,11 @@ fn few_rows() {
             assert_eq!(found, want.collect::<Vec<_>>(), "{dtype}, {spec}");
         }
         // The matrix may be the left operand of a vector; more rows, and weights that were rounded to fewer bits, are XLA's.
-        let (text, found) = text_and_numbers("kj,j->k", &weights(&[90, 200]), &cast(operand_of(&[200], 1)));
+        let (text, found) =
+            text_and_numbers("kj,j->k", &weights(&[90, 200], dtype), &cast(operand_of(&[200], 1), is_half, dtype));
         assert!(text.contains("shardax_few_rows") && found.len() == 90, "{text}");
-        let (text, _) = text_and_numbers("ij,jk->ik", &cast(operand_of(&[9, 200], 1)), &weights(&[200, 90]));
+        let (text, _) =
+            text_and_numbers("ij,jk->ik", &cast(operand_of(&[9, 200], 1), is_half, dtype), &weights(&[200, 90], dtype));
         assert!(!text.contains("shardax_few_rows"), "{text}");
     }
     let rounded = jit(|x: Array, w: Array| x.dot(w.astype(DType::Bf16).astype(DType::F32)));

@@ -63,15 +63,17 @@ fn scaled_products_of_zeros_are_zero() -> Result<()> {
     setup();
     for config in [BlockScaleConfig::mxfp8(), BlockScaleConfig::nvfp4()] {
         for dtype in [DType::F32, DType::Bf16, DType::F16] {
-            let configs = || Some([config.clone(), config.clone(), config.clone()]);
-            let product = |x: &Array, y: &Array| {
-                scaled_dot_general(x, y, (&[1], &[0]), (&[], &[]), None, configs()).to_vec::<f32>()
-            };
+            fn configs(config: &BlockScaleConfig) -> Option<[BlockScaleConfig; 3]> {
+                Some([config.clone(), config.clone(), config.clone()])
+            }
+            fn product(x: &Array, y: &Array, config: &BlockScaleConfig) -> Result<Vec<f32>> {
+                scaled_dot_general(x, y, (&[1], &[0]), (&[], &[]), None, configs(config)).to_vec::<f32>()
+            }
             let (x, y) = (zeros([1, 64]).astype(dtype), ones([64, 1]).astype(dtype));
-            assert_eq!(product(&x, &y)?, [0.0], "{config:?} of {dtype}");
+            assert_eq!(product(&x, &y, &config)?, [0.0], "{config:?} of {dtype}");
             let half = x.at((.., ..32)).set(1);
             // To the next number of four bits.
-            assert!((product(&half, &y)?[0] - 32.0).abs() < 2.5, "{config:?} of {dtype}");
+            assert!((product(&half, &y, &config)?[0] - 32.0).abs() < 2.5, "{config:?} of {dtype}");
         }
     }
     let unit = ones([1, 1, 1]);

@@ -14,7 +14,7 @@ fn a_convolution_of_split_images_is_the_same() -> Result<()> {
     setup();
     let mesh = make_mesh([("a", 2), ("b", 3)])?.auto();
     let (x, w) = (random::normal(&random::key(0), &[1, 6, 6, 6]), random::normal(&random::key(1), &[3, 3, 6, 6]));
-    let products = |x: Array, w: Array| {
+    fn products(x: Array, w: Array) -> Result<(Array, Array, Array)> {
         fn f(x: Array, w: Array) -> Array {
             nn::conv(x, w, [1, 1], Padding::Valid)
         }
@@ -23,7 +23,7 @@ fn a_convolution_of_split_images_is_the_same() -> Result<()> {
         }
         let (dx, dw) = grad(loss).argnums((Arg::<0>, Arg::<1>)).call((x.clone(), w.clone()))?;
         Ok((f(x, w), dx, dw))
-    };
+    }
     let (y, dx, dw) = jit(products).call((x.clone(), w.clone()))?;
     for (of_x, of_w) in [(P![None, "b"], P![]), (P![None, "b"], P![None, None, "a"]), (P![], P![None, None, "a"])] {
         let split = |v: &Array, spec: &PartitionSpec| device_put(v, &NamedSharding::new(&mesh, spec.clone()));
@@ -45,11 +45,13 @@ fn products_whose_batches_change_axes_are_the_same() -> Result<()> {
     let want = jit(|x: Array, y: Array| x.matmul(y)).call((x.clone(), y.clone()))?;
     for sizes in [[2, 4], [4, 2], [2, 3], [2, 2]] {
         let mesh = make_mesh([("a", sizes[0]), ("b", sizes[1])])?.auto();
-        let over = |spec: &PartitionSpec| NamedSharding::new(&mesh, spec.clone());
+        fn over(spec: &PartitionSpec, mesh: &Mesh) -> NamedSharding {
+            NamedSharding::new(mesh, spec.clone())
+        }
         for (of_x, of_y) in [(P!["a", None, "b"], P!["a", "b"]), (P!["b", None, "a"], P!["b", "a"])] {
-            let args = (device_put(&x, &over(&of_x))?, device_put(&y, &over(&of_y))?);
+            let args = (device_put(&x, &over(&of_x, &mesh))?, device_put(&y, &over(&of_y, &mesh))?);
             for out in [P!["b", "a"], P!["b", None, "a"], P!["a", "b"], P!["a", None, "b"]] {
-                let f = jit(|x: Array, y: Array| with_sharding_constraint(x.matmul(y), &over(&out)));
+                let f = jit(|x: Array, y: Array| with_sharding_constraint(x.matmul(y), &over(&out, &mesh)));
                 let got = f.call(args.clone())?;
                 let off = floats(&got).iter().zip(floats(&want)).fold(0.0, |m: f64, (g, w)| m.max((g - w).abs()));
                 assert!(off < 1e-4, "{sizes:?}: {of_x} by {of_y} as {out}: off by {off}");
@@ -67,18 +69,20 @@ fn updates_at_split_positions_are_the_same() -> Result<()> {
     let x = random::normal(&random::key(0), &[8, 4, 3]);
     let u = random::normal(&random::key(1), &[8, 4, 3]);
     let indices = random::randint(&random::key(2), &[8, 4], 0, 4);
-    let updates = |x: Array, indices: Array, u: Array| {
+    fn updates(x: Array, indices: Array, u: Array) -> Result<Vec<Array>> {
         vmap(|x: Array, indices: Array, u: Array| {
             let indices = || x.at(&indices);
             [indices().add(&u), indices().max(&u), indices().min(&u)].to_vec()
         })
         .call((x, indices, u))
-    };
+    }
     let want = jit(updates).call((x.clone(), indices.clone(), u.clone()))?;
     for sizes in [[2, 4], [4, 2], [2, 2]] {
         let mesh = make_mesh([("a", sizes[0]), ("b", sizes[1])])?.auto();
-        let split = |v: &Array| device_put(v, &NamedSharding::new(&mesh, P!["a", "b"]));
-        let got = jit(updates).call((split(&x)?, split(&indices)?, split(&u)?))?;
+        fn split(v: &Array, mesh: &Mesh) -> Result<Array> {
+            device_put(v, &NamedSharding::new(mesh, P!["a", "b"]))
+        }
+        let got = jit(updates).call((split(&x, &mesh)?, split(&indices, &mesh)?, split(&u, &mesh)?))?;
         for (got, want) in got.iter().zip(&want) {
             let off = floats(got).iter().zip(floats(want)).fold(0.0, |m: f64, (g, w)| m.max((g - w).abs()));
             assert!(off < 1e-5, "{sizes:?}: off by {off}");
@@ -94,15 +98,19 @@ fn updates_at_split_positions_are_the_same() -> Result<()> {
 fn updates_of_rows_named_twice_are_the_same() -> Result<()> {
     setup();
     let mesh = make_mesh([("a", 2), ("b", 3)])?.auto();
-    let updates = |x: Array, w: Array| {
-        let target = || x.at([3, 3, 23]);
-        [target().add(&w), target().max(&w), target().min(&w), target().unique_indices().multiply(&w)].to_vec()
-    };
-    let slopes = |x: Array, w: Array| {
-        let loss = |(x, w): (Array, Array)| (x.at([3, 3, 23]).add(&w).square() + x.at([3, 3, 23]).max(&w)).sum(..);
+    fn updates(x: Array, w: Array) -> Vec<Array> {
+        fn target(x: &Array) -> shardax::At {
+            x.at([3, 3, 23])
+        }
+        [target(&x).add(&w), target(&x).max(&w), target(&x).min(&w), target(&x).unique_indices().multiply(&w)].to_vec()
+    }
+    fn slopes(x: Array, w: Array) -> Result<Vec<Array>> {
+        fn loss((x, w): (Array, Array)) -> Array {
+            (x.at([3, 3, 23]).add(&w).square() + x.at([3, 3, 23]).max(&w)).sum(..)
+        }
         let (dx, dw) = grad(loss).call((x, w))?;
         Ok([dx, dw].to_vec())
-    };
+    }
     // The shape of the operand, the sharding of the updates, and the shardings of the operand.
     let cases: [(&[usize], PartitionSpec, &[PartitionSpec]); 2] = [
         (&[24, 6], P![None, "a"], &[P![], P!["a"], P!["b"], P![None, "a"], P!["b", "a"], P![("a", "b")]]),
@@ -134,9 +142,11 @@ fn edges_cut_between_spread_elements_are_the_same() -> Result<()> {
     let x = random::normal(&random::key(0), &[8, 12]);
     for config in [[(-1, 2, 2), (0, 0, 0)], [(2, -3, 1), (-7, 9, 1)]] {
         let reductions = move |x: Array| {
-            let f = move |x: Array| lax::pad(&x, &array(1.5f32), &config);
-            let slope = grad(move |x: Array| f(x).square().sum(..)).call(x.clone())?;
-            Ok((f(x), slope))
+            fn f(x: Array, config: [(i64, i64, i64); 2]) -> Array {
+                lax::pad(&x, &array(1.5f32), &config)
+            }
+            let slope = grad(move |x: Array| f(x, config).square().sum(..)).call(x.clone())?;
+            Ok((f(x, config), slope))
         };
         let (want, slope) = jit(reductions).call(&x)?;
         for (sizes, spec) in [([2, 4], P!["a", "b"]), ([2, 3], P!["a", "b"]), ([4, 2], P![("a", "b")])] {
@@ -158,10 +168,10 @@ fn updates_from_unequal_parts_are_the_same() -> Result<()> {
     for n in [1usize, 3, 5, 6] {
         let rows: Vec<i32> = (0..n as i32).map(|i| [3, 3, 23, 0, 7, 3][i as usize]).collect();
         let indices = array(rows);
-        let gathers = |x: Array, w: Array| {
+        fn gathers(x: Array, w: Array, indices: &Array, n: usize) -> Vec<Array> {
             // Updates of columns by a sum of padded rows, whose padding must not be counted.
-            let columns = x.at((.., &indices)).add(w.get((.., ..n)).sum(0));
-            let (w, indices) = (w.get(..n), || x.at(&indices));
+            let columns = x.at((.., indices)).add(w.get((.., ..n)).sum(0));
+            let (w, indices) = (w.get(..n), || x.at(indices));
             vec![
                 indices().add(&w),
                 indices().max(&w),
@@ -169,15 +179,18 @@ fn updates_from_unequal_parts_are_the_same() -> Result<()> {
                 indices().unique_indices().multiply(&w),
                 columns,
             ]
-        };
-        let want = jit(gathers).call((x.clone(), w.clone()))?;
+        }
+        let want = jit(|x: Array, w: Array| gathers(x, w, &indices, n)).call((x.clone(), w.clone()))?;
         let meshes =
             [([2, 3], P!["a"]), ([2, 3], P!["b"]), ([2, 4], P!["b"]), ([8, 1], P!["a"]), ([2, 4], P![("b", "a")])];
         for (sizes, of_w) in meshes.into_iter().skip(n % one_of(3)).step_by(one_of(3)) {
             let mesh = make_mesh([("a", sizes[0]), ("b", sizes[1])])?.auto();
-            let split = |v: &Array, spec: PartitionSpec| device_put(v, &NamedSharding::new(&mesh, spec));
+            fn split(v: &Array, spec: PartitionSpec, mesh: &Mesh) -> Result<Array> {
+                device_put(v, &NamedSharding::new(mesh, spec))
+            }
             for of_x in [P![], P!["a"]] {
-                let got = jit(gathers).call((split(&x, of_x.clone())?, split(&w, of_w.clone())?))?;
+                let got = jit(|x: Array, w: Array| gathers(x, w, &indices, n))
+                    .call((split(&x, of_x.clone(), &mesh)?, split(&w, of_w.clone(), &mesh)?))?;
                 for (k, (got, want)) in got.iter().zip(&want).enumerate() {
                     assert_eq!(floats(got), floats(want), "{n} rows, {sizes:?}, {of_x} {of_w}, result {k}");
                 }
@@ -193,7 +206,7 @@ fn operations_on_unequal_parts_are_the_same() -> Result<()> {
     setup();
     let w = random::normal(&random::key(0), &[24, 6]) + 3;
     for n in [3usize, 5] {
-        let slices = |w: Array| {
+        fn slices(w: Array, n: usize) -> Result<Vec<Array>> {
             let w = w.get(..n);
             let segments = shardax::numpy::floor_divide(arange(0..n as i32), 2);
             let list = vec![
@@ -224,13 +237,15 @@ fn operations_on_unequal_parts_are_the_same() -> Result<()> {
             ];
             // The transposed operations pad as well.
             let slope = grad(|w: Array| w.get(array([0, 0])).square().sum(..) + w.cumsum(0).max(..)).call(&w)?;
-            let pooled = |w: Array| nn::Pool::new([2, 2]).strides([1, 1]).max(w.reshape([1, n, 6, 1])).square().sum(..);
-            Ok([list, vec![slope, grad(pooled).call(&w)?]].concat())
-        };
-        let want = jit(slices).call(w.clone())?;
+            fn pooled(w: Array, n: usize) -> Array {
+                nn::Pool::new([2, 2]).strides([1, 1]).max(w.reshape([1, n, 6, 1])).square().sum(..)
+            }
+            Ok([list, vec![slope, grad(|w: Array| pooled(w, n)).call(&w)?]].concat())
+        }
+        let want = jit(|w: Array| slices(w, n)).call(w.clone())?;
         for (sizes, spec) in [([2, 3], P!["a"]), ([2, 3], P!["b"]), ([2, 4], P!["b"])] {
             let mesh = make_mesh([("a", sizes[0]), ("b", sizes[1])])?.auto();
-            let got = jit(slices).call(device_put(&w, &NamedSharding::new(&mesh, spec.clone()))?)?;
+            let got = jit(|w: Array| slices(w, n)).call(device_put(&w, &NamedSharding::new(&mesh, spec.clone()))?)?;
             for (k, (got, want)) in got.iter().zip(&want).enumerate() {
                 let off = floats(got)
                     .iter()

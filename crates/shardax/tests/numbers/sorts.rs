@@ -143,7 +143,9 @@ fn searches() -> Result<()> {
     }
     // Several values for one array, one array for each example, and sizes 0 and 1.
     let rows = array([[1.0f32, 2.0, 4.0], [0.0, 3.0, 3.5]]);
-    let search = |x: Array, v: Array| x.searchsorted_right(v);
+    fn search(x: Array, v: Array) -> Array {
+        x.searchsorted_right(v)
+    }
     assert_eq!(integers(&vmap(search).call((&rows, &rows))?), [1, 2, 3, 1, 2, 3]);
     assert_eq!(integers(&vmap(search).in_axes((0, None)).call((&rows, array([3.0f32, 9.0])))?), [2, 3, 2, 3]);
     assert_eq!(integers(&vmap(search).in_axes((None, 1)).call((rows.get(0), &rows))?), [1, 0, 2, 2, 3, 2]);

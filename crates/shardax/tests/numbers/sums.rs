@@ -135,7 +135,9 @@ fn statistics_of_many_elements() -> Result<()> {
     setup();
     let x = uniform(&[16, 16, 32, 32, 64]);
     let statistics = jit(|x: Array| {
-        let sums_of = |x: &Array| vec![x.mean(..), x.var(..), x.std(..), x.square().sum(..).sqrt(), x.logsumexp(..)];
+        fn sums_of(x: &Array) -> Vec<Array> {
+            vec![x.mean(..), x.var(..), x.std(..), x.square().sum(..).sqrt(), x.logsumexp(..)]
+        }
         (sums_of(&x), sums_of(&x.astype(DType::F64)))
     });
     let (results, expected) = statistics.call(&x)?;
@@ -152,7 +154,7 @@ fn products_of_long_vectors() -> Result<()> {
     let x = uniform(&[ELEMENTS]);
     let (n, y) = (x.size(), random::uniform(random::key(4), x.shape()));
     let products = jit(move |x: Array, y: Array| {
-        let dots_of = |x: &Array, y: &Array| {
+        fn dots_of(x: &Array, y: &Array, n: usize) -> Vec<Array> {
             let quarter = y.get(0..n as i32 / 4);
             vec![
                 x.dot(y),
@@ -162,8 +164,8 @@ fn products_of_long_vectors() -> Result<()> {
                 quarter.matmul(&x.reshape([-1, 4])),
                 x.reshape([1, -1]).matmul(&y.reshape([-1, 1])),
             ]
-        };
-        (dots_of(&x, &y), dots_of(&x.astype(DType::F64), &y.astype(DType::F64)))
+        }
+        (dots_of(&x, &y, n), dots_of(&x.astype(DType::F64), &y.astype(DType::F64), n))
     });
     let (results, expected) = products.call((&x, &y))?;
     for (result, expected) in results.iter().zip(&expected) {

@@ -45,12 +45,12 @@ fn kernels_are_texts_of_triton_and_mosaic() -> Result<()> {
     }
     // Positions that share a result, and scratch memory, are a loop on GPUs.
     let sum: Call = |x| {
-        let kernel = |[x, o, s]: [Ref; 3]| {
+        fn kernel([x, o, s]: [Ref; 3]) -> Result<()> {
             let i = pl::program_id(1);
             pl::when(i.equal(0), || s.set(0.0))?;
             s.add(x.get())?;
             pl::when(i.equal(3), || o.set(s.get()))
-        };
+        }
         let call = pl::pallas_call(kernel, shape_dtype_struct([16, 128], DType::F32)).grid([2, 4]);
         let call = call.in_specs([BlockSpec::new([8, 128], |[i, j]| (i * 4 + j, 0))]);
         let call = call.out_specs([BlockSpec::new([8, 128], |[i, _]| (i, 0))]);
@@ -70,10 +70,12 @@ fn products_of_few_elements_are_computed_in_float32() -> Result<()> {
     setup();
     fn product(dtype: DType, contracted: usize) -> Result<String> {
         let x = zeros_dtype([16, contracted], dtype);
-        let f = |x: Array| {
-            let kernel = |[x, y, o]: [Ref; 3]| o.set(pl::dot(&x.get(), &y.get()).astype(o.dtype()));
+        fn f(x: Array) -> Result<Array> {
+            fn kernel([x, y, o]: [Ref; 3]) -> Result<()> {
+                o.set(pl::dot(&x.get(), &y.get()).astype(o.dtype()))
+            }
             pl::pallas_call(kernel, shape_dtype_struct([16, 16], DType::F32)).call([&x, &x.t()])
-        };
+        }
         text("cuda", f, &x)
     }
     for (dtype, contracted, operand) in [

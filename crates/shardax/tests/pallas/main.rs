@@ -96,10 +96,10 @@ fn kernels_that_are_wrong_are_errors() {
     let params = CompilerParams { num_warps: 3, num_stages: 2 };
     says(pl::pallas_call(copy, of([8])).compiler_params(params).call([&x]), &["num_warps must be", "got 3 and 2"]);
     // An error whose value nobody uses.
-    let unused = |x: &Ref, o: &Ref| {
+    fn unused(x: &Ref, o: &Ref) -> Result<()> {
         let _ = o.set(zeros([3]));
         o.set(x.get())
-    };
+    }
     says(run(&x, unused), &["set of type float32[3]"]);
 }
 
@@ -161,20 +161,26 @@ fn derivatives_are_those_of_custom_vjp() -> Result<()> {
 #[test]
 fn flash_attention_has_the_numbers_of_attention() -> Result<()> {
     setup();
-    let x = |n| random::normal(random::key(n), [2, 32, 8]);
+    fn x(n: i32) -> Array {
+        random::normal(random::key(n), [2, 32, 8])
+    }
     fn plain(q: Array, k: Array, v: Array) -> Array {
         let scores = q.matmul(&k.swapaxes(1, 2)) / (8f32).sqrt();
         let visible = arange(0..32).expand_dims(1).greater_equal(arange(0..32));
         shardax::nn::softmax(where_(visible, scores, f32::NEG_INFINITY), -1).matmul(v)
     }
-    let flash = |q: Array, k: Array, v: Array| flash::attention::<8>(q, k, v).map(|o| o.sin().sum(..));
+    fn flash(q: Array, k: Array, v: Array) -> Result<Array> {
+        flash::attention::<8>(q, k, v).map(|o| o.sin().sum(..))
+    }
     fn expected(q: Array, k: Array, v: Array) -> Array {
         plain(q, k, v).sin().sum(..)
     }
     let argnums = (Arg::<0>, Arg::<1>, Arg::<2>);
     let got = jit(value_and_grad(flash).argnums(argnums)).call((x(0), x(1), x(2)))?;
     let reference = jit(value_and_grad(expected).argnums(argnums)).call((x(0), x(1), x(2)))?;
-    let close = |a: &Array, b: &Array| allclose(a, b, 1e-4, 1e-5);
+    fn close(a: &Array, b: &Array) -> Result<bool> {
+        allclose(a, b, 1e-4, 1e-5)
+    }
     assert!(close(&got.0, &reference.0)? && close(&got.1.0, &reference.1.0)?);
     assert!(close(&got.1.1, &reference.1.1)? && close(&got.1.2, &reference.1.2)?);
     Ok(())
@@ -202,11 +208,11 @@ fn devices_run_kernels_on_their_shards() -> Result<()> {
 #[test]
 fn costs_and_programs_tell_of_the_grid() -> Result<()> {
     setup();
-    let kernel = |[x, y, o]: [Ref; 3]| {
+    fn kernel([x, y, o]: [Ref; 3]) -> Result<()> {
         let k = pl::program_id(1);
         pl::when(k.equal(0), || o.set(0.0))?;
         o.add(pl::dot(&x.get(), &y.get()))
-    };
+    }
     let call = || {
         pl::pallas_call(kernel, shape_dtype_struct([16, 4], DType::F32))
             .grid([2, 3])
@@ -215,7 +221,9 @@ fn costs_and_programs_tell_of_the_grid() -> Result<()> {
             .name("product")
     };
     let f = move |x: Array, y: Array| call().call([x, y]);
-    let args = || (ones([16, 24]), ones([24, 4]));
+    fn args() -> (Array, Array) {
+        (ones([16, 24]), ones([24, 4]))
+    }
     let program = make_program(f, args())?;
     assert_eq!(program.flops().matmuls, (2 * 16 * 24 * 4) as f64);
     let text = program.to_string();
@@ -244,7 +252,9 @@ fn empty_grids_and_batches() -> Result<()> {
     // A block of one entry for each dimension, and a scalar.
     let scalar = pl::pallas_call(copy, shape_dtype_struct((), DType::F32)).call([Array::from(2.0f32)])?;
     assert_eq!(scalar.item::<f32>()?, 2.0);
-    let element = || BlockSpec::new((SQUEEZED, SQUEEZED), |[i, j]| (i, j));
+    fn element() -> BlockSpec {
+        BlockSpec::new((SQUEEZED, SQUEEZED), |[i, j]| (i, j))
+    }
     let call = pl::pallas_call(|[x, o]| o.set(x.get() + pl::program_id(1)), shape_dtype_struct([2, 3], DType::I32));
     let y = call.grid([2, 3]).in_specs([element()]).out_specs([element()]).call([array([[0, 0, 0], [10, 10, 10]])])?;
     assert_eq!(y.to_vec::<i32>()?, [0, 1, 2, 10, 11, 12]);

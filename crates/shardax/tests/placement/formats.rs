@@ -204,9 +204,13 @@ fn the_compiler_gets_the_layouts_that_jax_gives_it() -> Result<()> {
     let (given, auto) = (Format::new(&columns, device), Format::new(Layout::AUTO, device));
     let x = shape_dtype_struct([2, 3, 4], DType::F32);
     let placed = device_put(&cube(), &given)?;
-    let f = |x: Array| x + 1.0;
+    fn f(x: Array) -> Array {
+        x + 1.0
+    }
     let with_format = |format: &Format| jit(f).in_shardings(format).out_shardings(format);
-    let text = |lowered: Lowered<(Array,), Array>| lowered.as_text().to_owned();
+    fn text(lowered: Lowered<(Array,), Array>) -> String {
+        lowered.as_text().to_owned()
+    }
     fn constrained(x: Array) -> Array {
         with_layout_constraint(x * 2.0, Layout::new(COLUMNS))
     }
@@ -260,7 +264,7 @@ fn summary(text: &str) -> String {
     let main = text.lines().find(|line| line.contains("@main(")).expect("a main");
     let (arguments, results) = main.split_once(") -> (").expect("results");
     let orders = text.lines().filter(|line| line.contains("\"LayoutConstraint\""));
-    let order = |line: &str| {
+    fn order(line: &str) -> String {
         let (_, rest) = line.split_once("result_layouts = ").expect("an order");
         format!(
             "'{}]'",
@@ -268,7 +272,7 @@ fn summary(text: &str) -> String {
                 .map(|(a, b)| format!("{a}]{}", b.split_once(']').expect("its end").0))
                 .expect("a list")
         )
-    };
+    }
     let orders: Vec<String> = orders.map(order).collect();
     let aliased = if arguments.contains("tf.aliasing_output") { "True" } else { "False" };
     format!(

@@ -266,7 +266,9 @@ fn values_inside_of_programs_are_constrained() -> Result<()> {
         let y = jit(f).call(cube())?;
         assert_eq!((order(&y)?, y.to_vec::<f32>()?), (want, floats(0..24)), "{axis}");
     }
-    let step = |x: Array, _: Array| Ok((with_layout_constraint(x + 1.0, Layout::new(COLUMNS)), ()));
+    fn step(x: Array, _: Array) -> Result<(Array, ())> {
+        Ok((with_layout_constraint(x + 1.0, Layout::new(COLUMNS)), ()))
+    }
     assert_eq!(jit(move |x: Array| Ok(scan(step, x, zeros(3))?.0)).call(cube())?.to_vec::<f32>()?, floats(3..27));
     let (split, _) = shardings()?;
     let x = device_put(&arange(0..96).astype(DType::F32).reshape([16, 3, 2]), &split)?;

@@ -132,7 +132,9 @@ fn assert_message(error: Error, words: &str) {
 fn trees_of_shardings() -> Result<()> {
     let (split, whole) = shardings()?;
     let all_devices = devices()?;
-    let tree = || (arange(0..8), vec![arange(0..16), ones(24)], 3);
+    fn tree() -> (Array, Vec<Array>, i32) {
+        (arange(0..8), vec![arange(0..16), ones(24)], 3)
+    }
     let (a, list, number) = device_put(&tree(), (&split, &whole, None))?;
     assert_eq!((spec(&a)?, spec(&list[0])?, spec(&list[1])?, number), (P!["x"], P![], P![], 3));
     // Of kinds that differ, in lists of lists; `None` leaves a part alone.
@@ -334,7 +336,9 @@ fn which_axes_are_manual() -> Result<()> {
     setup();
     let mesh = make_mesh([("x", 4), ("y", 2)])?.auto();
     assert!(manual_axes().is_empty());
-    let names = || manual_axes().iter().map(|name| name.as_str().to_owned()).collect::<Vec<_>>();
+    fn names() -> Vec<String> {
+        manual_axes().iter().map(|name| name.as_str().to_owned()).collect::<Vec<_>>()
+    }
     let shapes = std::cell::RefCell::new(Vec::new());
     let look = |x: Array| {
         shapes.borrow_mut().push(names());
@@ -521,9 +525,11 @@ fn inside_of_transformations_outside_of_jit_values_are_placed() -> Result<()> {
     assert_eq!(grad(loss).call(&x)?.sharding()?.devices().len(), 8);
     // On one device, also of an argument that is committed to another.
     let third = devices()?[3].clone();
-    let on_third = |x: Array| device_put(&(x * 2), &third);
+    fn on_third(x: Array, third: &Device) -> Result<Array> {
+        device_put(&(x * 2), third)
+    }
     for x in [x.clone(), device_put(&x, &devices()?[0])?] {
-        assert_eq!(vjp(on_third, &x)?.0.sharding()?.devices(), std::slice::from_ref(&third));
+        assert_eq!(vjp(|x: Array| on_third(x, &third), &x)?.0.sharding()?.devices(), std::slice::from_ref(&third));
     }
     Ok(())
 }

@@ -108,14 +108,16 @@ fn the_part_of_one_process_is_the_whole() -> Result<()> {
         (&[16][..], P!["x"], true, ints(&x))
     );
     assert_eq!(make_array_from_process_local_data(&whole, &arange(0..5))?.shape(), [5]);
-    let of_shape = |shape: &[Option<usize>]| make_array_from_process_local_data_of_shape(&split, &x, shape);
-    assert_eq!(of_shape(&[Some(16)])?.shape(), [16]);
-    assert_eq!(of_shape(&[None])?.shape(), [16]);
+    fn of_shape(shape: &[Option<usize>], split: &NamedSharding, x: &Array) -> Result<Array> {
+        make_array_from_process_local_data_of_shape(split, x, shape)
+    }
+    assert_eq!(of_shape(&[Some(16)], &split, &x)?.shape(), [16]);
+    assert_eq!(of_shape(&[None], &split, &x)?.shape(), [16]);
     let wrong = "the global shape must be unset or equal to the shape of the local data";
-    fails(of_shape(&[Some(32)]), ErrorKind::Value, &[wrong, "Got the global shape [32]", "int32[16]"]);
-    fails(of_shape(&[Some(8)]), ErrorKind::Value, &[wrong, "[8]"]);
-    fails(of_shape(&[None, Some(1)]), ErrorKind::Value, &[wrong, "[None, 1]"]);
-    fails(of_shape(&[]), ErrorKind::Value, &[wrong, "[]"]);
+    fails(of_shape(&[Some(32)], &split, &x), ErrorKind::Value, &[wrong, "Got the global shape [32]", "int32[16]"]);
+    fails(of_shape(&[Some(8)], &split, &x), ErrorKind::Value, &[wrong, "[8]"]);
+    fails(of_shape(&[None, Some(1)], &split, &x), ErrorKind::Value, &[wrong, "[None, 1]"]);
+    fails(of_shape(&[], &split, &x), ErrorKind::Value, &[wrong, "[]"]);
     fails(make_array_from_process_local_data(&split, &arange(0..5)), ErrorKind::Indivisible, &["size is 5"]);
     Ok(())
 }

@@ -190,14 +190,14 @@ fn local_data_of_another_shape_is_an_error_there_alone() {
 fn shapes_follow_from_shardings() {
     everywhere(|| {
         let (p, d, mesh) = (process_count(), each(), grid()?);
-        let stitch = |spec: PartitionSpec, shape: [usize; 2]| {
-            make_array_from_process_local_data(NamedSharding::new(&mesh, spec), &ones(shape))
-        };
+        fn stitch(spec: PartitionSpec, shape: [usize; 2], mesh: &Mesh) -> Result<Array> {
+            make_array_from_process_local_data(NamedSharding::new(mesh, spec), &ones(shape))
+        }
         let s = 4 * d;
-        assert_eq!(stitch(P!["p", "d"], [s, s])?.shape(), [p * s, s]);
-        assert_eq!(stitch(P!["d", "p"], [s, s])?.shape(), [s, p * s]);
-        assert_eq!(stitch(P![], [s, s])?.shape(), [s, s]);
-        assert_eq!(stitch(P![("p", "d")], [s, s])?.shape(), [p * s, s]);
+        assert_eq!(stitch(P!["p", "d"], [s, s], &mesh)?.shape(), [p * s, s]);
+        assert_eq!(stitch(P!["d", "p"], [s, s], &mesh)?.shape(), [s, p * s]);
+        assert_eq!(stitch(P![], [s, s], &mesh)?.shape(), [s, s]);
+        assert_eq!(stitch(P![("p", "d")], [s, s], &mesh)?.shape(), [p * s, s]);
         // All of a dimension may be given: each process takes its own.
         let sharding = NamedSharding::new(&mesh, P!["p"]);
         let values = arange(0..(2 * p) as i32);

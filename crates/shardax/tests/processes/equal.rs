@@ -102,8 +102,10 @@ fn training() -> Result<Vec<(String, Array)>> {
     let batch = make_array_from_callback([16 * n, 12], DType::F32, &split, |index| {
         Array::from_slice(&data[index[0].start * 12..index[0].end * 12], &[index[0].len(), 12])
     })?;
-    let weights = |seed: u32, shape: [usize; 2]| device_put(&(random::normal(&random::key(seed), shape) * 0.3), &whole);
-    let mut params = (weights(1, [11, 32])?, weights(2, [32, 1])?);
+    fn weights(seed: u32, shape: [usize; 2], whole: &NamedSharding) -> Result<Array> {
+        device_put(&(random::normal(&random::key(seed), shape) * 0.3), whole)
+    }
+    let mut params = (weights(1, [11, 32], &whole)?, weights(2, [32, 1], &whole)?);
     // The gradients are averaged explicitly in `shard_map`, so that the order of the sum is the exchange's.
     fn loss((a, b): (Array, Array), batch: Array) -> Array {
         let (x, y) = (batch.get((.., 0..11)), batch.get((.., 11..12)));

@@ -43,8 +43,10 @@ fn values_move_by_their_types() {
         let moved = reshard(&x * 2, P!["y", "x"]);
         assert_eq!(moved.type_name(), "float32[8@y,8@x]");
         let want: Vec<f32> = (0..64).map(|i| (i as f32 * 0.1).sin() * 2.0).collect();
-        let close = |have: &[f32]| have.iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-5);
-        assert!(close(&read(&moved)?));
+        fn close(have: &[f32], want: &[f32]) -> bool {
+            have.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-5)
+        }
+        assert!(close(&read(&moved)?, &want));
         assert_eq!(moved.addressable_shards()?[0].data.shape(), [8 / y, 4]);
         assert_eq!(x.sum(0).type_name(), "float32[8@y]");
         fails((&x + &moved).check(), &["float32[8@x,8@y]", "float32[8@y,8@x]", "reshard(x, spec)"]);

@@ -303,7 +303,7 @@ fn processes_that_wait_at_different_computations_fail_at_once() {
 /// The others do not compute with the zeros that it would give them.
 #[test]
 fn a_callback_that_fails_on_one_process_is_an_error_on_all() {
-    let fails = |case| {
+    fn fails(case: &str) {
         fault(case, 3, 30, &[("SHARDAX_NUM_CPU_DEVICES", "2"), ("SHARDAX_COLLECTIVE_TIMEOUT", "60")], |outcome| {
             assert!(!outcome.success);
             assert!(!outcome.text.contains("wrote]"), "{}", outcome.text);
@@ -316,7 +316,7 @@ fn a_callback_that_fails_on_one_process_is_an_error_on_all() {
                 }
             }
         });
-    };
+    }
     // Each of them mostly waits.
     std::thread::scope(|scope| {
         for case in ["callback", "callback_before", "callback_of_own"] {

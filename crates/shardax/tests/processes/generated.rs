@@ -72,13 +72,15 @@ fn input(draw: &mut Draw, dtype: DType) -> Result<Array> {
     let shape = [n * (1 + draw.below(3)), n * (1 + draw.below(3))];
     let (seed, sharding) = (draw.next(), NamedSharding::new(&mesh()?, any_spec(draw)));
     make_array_from_callback(shape, dtype, &sharding, |index| {
-        let number = |row: usize, column: usize| {
+        fn number(row: usize, column: usize, seed: u64, shape: &[usize; 2]) -> f32 {
             let random = Draw::new(seed ^ (row * shape[1] + column) as u64).next();
             let scale = [1.0, 0.01, 7.0, 1.0][(random & 3) as usize];
             ((random >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * scale
-        };
-        let block: Vec<f32> =
-            index[0].clone().flat_map(|row| index[1].clone().map(move |column| number(row, column))).collect();
+        }
+        let block: Vec<f32> = index[0]
+            .clone()
+            .flat_map(|row| index[1].clone().map(move |column| number(row, column, seed, &shape)))
+            .collect();
         let block = Array::from_slice(&block, &[index[0].len(), index[1].len()])?;
         Ok(match dtype {
             DType::Bool => block.greater(0),
@@ -324,11 +326,13 @@ fn with_own_values() -> Result<()> {
         let draw = &mut Draw::new(number ^ 0x0a46);
         let inputs: Vec<Array> = DTYPES.iter().map(|&dtype| input(draw, dtype)).collect::<Result<_>>()?;
         let (kind, odd, dtype) = (draw.below(3), draw.below(process_count()), draw.of(&DTYPES));
-        let with_kind = move |value: i32| match kind {
-            0 => Array::from(value),
-            1 => (arange(0..2) + value).astype(dtype),
-            _ => array([value, 1]).astype(dtype),
-        };
+        fn with_kind(value: i32, dtype: DType, kind: usize) -> Array {
+            match kind {
+                0 => Array::from(value),
+                1 => (arange(0..2) + value).astype(dtype),
+                _ => array([value, 1]).astype(dtype),
+            }
+        }
         let run = move |mut inputs: Vec<Array>, contribution: Array| -> Result<Vec<Array>> {
             let contribution = float(&contribution).astype(DType::F32).sum(..) * 0.01;
             inputs[0] = &inputs[0] + &contribution;
@@ -339,7 +343,7 @@ fn with_own_values() -> Result<()> {
         };
         let by_argument = jit(run);
         let call = |value: i32| -> Result<Vec<Vec<u8>>> {
-            let contribution = with_kind(value);
+            let contribution = with_kind(value, dtype, kind);
             let outs = match kind {
                 2 => jit(move |inputs: Vec<Array>| run(inputs, contribution.clone())).call(&inputs),
                 _ => by_argument.call((&inputs, contribution)),

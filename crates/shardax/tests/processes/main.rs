@@ -123,10 +123,10 @@ static OUTPUT: OnceLock<String> = OnceLock::new();
 /// Runs all cases in a job, or one alone. A job that ended early runs once more: what ended it, such as the machine's lack
 /// of memory, may have nothing to do with the cases, and how it ended is printed.
 fn start(launcher: &PathBuf, processes: usize, devices: usize, only: Option<&str>) -> Said {
-    let failed = |text: String| {
+    fn failed(text: String) -> BTreeMap<String, Vec<String>> {
         let _ = OUTPUT.set(text);
         Said::new()
-    };
+    }
     let expected = match equal::expected(processes * devices) {
         Ok(folder) => folder,
         Err(text) => return failed(text.clone()),

@@ -39,10 +39,10 @@ fn float0_across_processes() {
 fn float8_across_processes() {
     everywhere(|| {
         let devices = each();
-        let moved = |x: Array| {
+        fn moved(x: Array) -> (Array, Array, Array) {
             let gathered = all_gather(x.clone(), "i", 0);
             (gathered.clone(), ppermute(x, "i", [(0, 1), (1, 0)]), all_to_all(gathered, "i", 0, 0))
-        };
+        }
         let moved = pmap(moved).axis_name("i");
         let bits = (arange(0..devices as i32 * 4) * 5 + 40 * process_index() as i32) % 120;
         let bits = bits.astype(DType::U8).reshape([devices, 4]);
@@ -93,9 +93,11 @@ fn psum_over_groups_across_processes() {
         let groups: Vec<Vec<usize>> = [0, 1].map(|odd| (odd..n).step_by(2).collect()).to_vec();
         let x = arange(0..d as i32) + (process_index() * d) as i32;
         let y = pmap(move |x: Array| psum(x, axis_index_groups("i", groups.clone()))).axis_name("i").call(&x)?;
-        let sum = |odd: usize| (odd..n).step_by(2).sum::<usize>() as i32;
+        fn sum(odd: usize, n: usize) -> i32 {
+            (odd..n).step_by(2).sum::<usize>() as i32
+        }
         let first = process_index() * d;
-        assert_eq!(y.to_vec::<i32>()?, (first..first + d).map(|i| sum(i % 2)).collect::<Vec<_>>());
+        assert_eq!(y.to_vec::<i32>()?, (first..first + d).map(|i| sum(i % 2, n)).collect::<Vec<_>>());
         Ok(())
     });
 }

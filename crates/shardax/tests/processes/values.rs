@@ -32,11 +32,11 @@ fn values_that_differ_by_process_are_an_error_on_all() {
         let keys = jit(|x: Array, key: Array| x + random::uniform(&key, [device_count()]));
         same_and_different("argument[1]", |k| keys.call((&x, random::key(k as u32))))?;
         // Captured: a value that is one of the program's inputs.
-        let captured = |k: usize| {
+        fn captured(k: usize, x: &Array) -> Result<Array> {
             let k = array([k as f32, 1.0]);
-            jit(move |x: Array| (x * k.get(0)).sum(..)).call(&x)
-        };
-        same_and_different("captured[0]", captured)?;
+            jit(move |x: Array| (x * k.get(0)).sum(..)).call(x)
+        }
+        same_and_different("captured[0]", |k: usize| captured(k, &x))?;
         same_and_different("", |k| {
             shard_map(|x: Array, k: Array| psum(x * k, "x"), &line()?)
                 .in_specs((P!["x"], P![]))

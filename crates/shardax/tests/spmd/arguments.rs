@@ -36,18 +36,22 @@ fn captured_arrays() -> Result<()> {
         device_put(&ramp(8), NamedSharding::new(&mesh, P![]))?,
     ];
     for w in places {
-        let body = |x: Array| {
+        fn body(x: Array, w: &Array) -> Array {
             assert_eq!(w.shape(), [8]);
             x + w.sum(..)
-        };
-        close(&pmap(body).call(ramp([8, 2]))?, &(ramp([8, 2]) + 28));
-        let total = |x: Array| -> Result<Array> { Ok(pmap(body).call(x)?.sum(..)) };
+        }
+        close(&pmap(|x: Array| body(x, &w)).call(ramp([8, 2]))?, &(ramp([8, 2]) + 28));
+        fn total(x: Array, w: &Array) -> Result<Array> {
+            Ok(pmap(|x: Array| body(x, w)).call(x)?.sum(..))
+        }
         match w.devices()?.len() {
             1 if w.committed() => {
                 // Inside of another transformation all values are on the devices of the map.
-                assert!(message(grad(total).call(ramp([8, 2]))).contains("Received incompatible devices"));
+                assert!(
+                    message(grad(|x: Array| total(x, &w)).call(ramp([8, 2]))).contains("Received incompatible devices")
+                );
             }
-            _ => close(&grad(total).call(ramp([8, 2]))?, &ones([8, 2])),
+            _ => close(&grad(|x: Array| total(x, &w)).call(ramp([8, 2]))?, &ones([8, 2])),
         }
     }
     Ok(())
@@ -105,7 +109,9 @@ fn compiled_pmap_rejects_other_types() -> Result<()> {
 #[test]
 fn negative_argnums() -> Result<()> {
     setup();
-    let place = || pmap(|x: Array| x).call(ramp([8, 2]));
+    fn place() -> Result<Array> {
+        pmap(|x: Array| x).call(ramp([8, 2]))
+    }
     let (x, y) = (place()?, place()?);
     let _ = pmap(|x: Array, y: Array| x + y).donate_argnums(-1).call((&x, &y))?;
     assert_eq!((x.is_deleted(), y.is_deleted()), (false, true));

@@ -40,25 +40,25 @@ fn derivatives_are_the_same() -> Result<()> {
     );
     let (_, push) = linearize(saved, (&w, &x))?;
     close(&push.call((ones_like(&w), ones_like(&x)))?, &jvp(plain, (&w, &x), (ones_like(&w), ones_like(&x)))?.1);
-    let twice = |f: &dyn Fn(Array, Array) -> Result<Array>| -> Result<Array> {
+    fn twice(f: &dyn Fn(Array, Array) -> Result<Array>, x: &Array, w: &Array) -> Result<Array> {
         let slope = |w: Array| grad(|w: Array| f(w, x.clone())).call(w);
-        grad(|w: Array| -> Result<Array> { Ok(slope(w)?.square().sum(..)) }).call(&w)
-    };
-    close(&twice(&saved)?, &twice(&|w, x| Ok(plain(w, x)))?);
-    let hvp = |f: &dyn Fn(Array, Array) -> Result<Array>| -> Result<Array> {
-        Ok(jvp(|w: Array| grad(|w: Array| f(w, x.clone())).call(w), &w, ones_like(&w))?.1)
-    };
-    close(&hvp(&saved)?, &hvp(&|w, x| Ok(plain(w, x)))?);
+        grad(|w: Array| -> Result<Array> { Ok(slope(w)?.square().sum(..)) }).call(w)
+    }
+    close(&twice(&saved, &x, &w)?, &twice(&|w, x| Ok(plain(w, x)), &x, &w)?);
+    fn hvp(f: &dyn Fn(Array, Array) -> Result<Array>, x: &Array, w: &Array) -> Result<Array> {
+        Ok(jvp(|w: Array| grad(|w: Array| f(w, x.clone())).call(w), w, ones_like(w))?.1)
+    }
+    close(&hvp(&saved, &x, &w)?, &hvp(&|w, x| Ok(plain(w, x)), &x, &w)?);
     let xs = noise([5, 3, 4]);
     close(
         &vmap(grad(saved)).in_axes((None, 0)).call((&w, &xs))?,
         &vmap(grad(plain)).in_axes((None, 0)).call((&w, &xs))?,
     );
-    let batched = |f: &dyn Fn(Array, Array) -> Result<Array>| -> Result<Array> {
-        let total = |w: Array| -> Result<Array> { Ok(vmap(|x: Array| f(w.clone(), x)).call(&xs)?.sum(..)) };
-        grad(total).call(&w)
-    };
-    close(&batched(&saved)?, &batched(&|w, x| Ok(plain(w, x)))?);
+    fn batched(f: &dyn Fn(Array, Array) -> Result<Array>, xs: &Array, w: &Array) -> Result<Array> {
+        let total = |w: Array| -> Result<Array> { Ok(vmap(|x: Array| f(w.clone(), x)).call(xs)?.sum(..)) };
+        grad(total).call(w)
+    }
+    close(&batched(&saved, &xs, &w)?, &batched(&|w, x| Ok(plain(w, x)), &xs, &w)?);
     // Outside of any transformation it is the function itself.
     close(&checkpoint(layer).call((&w, &x))?, &layer(w, x));
     Ok(())
@@ -78,11 +78,11 @@ fn it_is_computed_again() -> Result<()> {
     // The values that are kept for the way back: of each layer its operand alone.
     let deep = |save: bool| {
         move |w: Array, x: Array| -> Result<Array> {
-            let step = |x: Array, w: Array| -> Result<(Array, ())> {
+            fn step(x: Array, w: Array, save: bool) -> Result<(Array, ())> {
                 let y = if save { checkpoint(layer).call((w, x))? } else { layer(w, x) };
                 Ok((y, ()))
-            };
-            Ok(scan(step, x, w)?.0.sum(..))
+            }
+            Ok(scan(|x: Array, w: Array| step(x, w, save), x, w)?.0.sum(..))
         }
     };
     let (w, x) = (noise([6, 8, 8]), noise([64, 8]));
@@ -140,28 +140,32 @@ fn checkpoint_inside_and_around_shard_map() -> Result<()> {
         fn body(w: Array, x: Array) -> Array {
             psum(layer(w, x).sum(0), "i")
         }
-        let inside = |w: Array, x: Array| -> Result<Array> {
-            let f = shard_map(checkpoint(body), &mesh).in_specs((P![], P!["i"])).out_specs(P![]).check_vma(check);
+        fn inside(w: Array, x: Array, mesh: &Mesh, check: bool) -> Result<Array> {
+            let f = shard_map(checkpoint(body), mesh).in_specs((P![], P!["i"])).out_specs(P![]).check_vma(check);
             Ok(f.call((w, x))?.square().sum(..))
-        };
-        let plain = |w: Array, x: Array| -> Result<Array> {
-            let f = shard_map(body, &mesh).in_specs((P![], P!["i"])).out_specs(P![]).check_vma(check);
+        }
+        fn plain(w: Array, x: Array, mesh: &Mesh, check: bool) -> Result<Array> {
+            let f = shard_map(body, mesh).in_specs((P![], P!["i"])).out_specs(P![]).check_vma(check);
             Ok(f.call((w, x))?.square().sum(..))
-        };
-        let around = |w: Array, x: Array| checkpoint(plain).call((w, x));
+        }
+        fn around(w: Array, x: Array, mesh: &Mesh, check: bool) -> Result<Array> {
+            checkpoint(|w: Array, x: Array| plain(w, x, mesh, check)).call((w, x))
+        }
         let argnums = (Arg::<0>, Arg::<1>);
         let want = grad(|w: Array, x: Array| layer(w, x).sum(0).square().sum(..)).argnums(argnums).call((&w, &x))?;
         for got in [
-            grad(plain).argnums(argnums).call((&w, &x))?,
-            grad(inside).argnums(argnums).call((&w, &x))?,
-            grad(around).argnums(argnums).call((&w, &x))?,
-            jit(grad(inside).argnums(argnums)).call((&w, &x))?,
+            grad(|w: Array, x: Array| plain(w, x, &mesh, check)).argnums(argnums).call((&w, &x))?,
+            grad(|w: Array, x: Array| inside(w, x, &mesh, check)).argnums(argnums).call((&w, &x))?,
+            grad(|w: Array, x: Array| around(w, x, &mesh, check)).argnums(argnums).call((&w, &x))?,
+            jit(grad(|w: Array, x: Array| inside(w, x, &mesh, check)).argnums(argnums)).call((&w, &x))?,
         ] {
             close(&got.0, &want.0);
             close(&got.1, &want.1);
         }
         // Inside of the body, where types track what varies.
-        let local = move |w: Array, x: Array| checkpoint(layer).call((w, x)).map(|y| psum(y.sum(..), "i"));
+        fn local(w: Array, x: Array) -> Result<Array> {
+            checkpoint(layer).call((w, x)).map(|y| psum(y.sum(..), "i"))
+        }
         let slope =
             shard_map(grad(local), &mesh).in_specs((P![], P!["i"])).out_specs(P![]).check_vma(check).call((&w, &x));
         fn reference(w: Array, x: Array) -> Array {

@@ -21,31 +21,32 @@ fn outer_gradients() -> Result<()> {
     let mesh = make_mesh([("i", 8)])?;
     let (x, w) = (ramp([8, 2]), ramp(16).reshape([8, 2]).sum(0));
     for check in [true, false] {
-        let loss = |x: Array, w: Array| -> Result<Array> {
+        fn loss(x: Array, w: Array, check: bool) -> Result<Array> {
             let mesh = make_mesh([("i", 8)])?;
             shard_map(|x: Array, w: Array| psum((x * &w).sin().sum(..) + w.sum(..), "i"), &mesh)
                 .in_specs((P!["i"], P![]))
                 .out_specs(P![])
                 .check_vma(check)
                 .call((x, w))
-        };
+        }
         fn plain(x: Array, w: Array) -> Array {
             (x * &w).sin().sum(..) + w.sum(..) * 8
         }
-        let (v, g) = value_and_grad(loss).argnums((Arg::<0>, Arg::<1>)).call((&x, &w))?;
+        let (v, g) =
+            value_and_grad(|x: Array, w: Array| loss(x, w, check)).argnums((Arg::<0>, Arg::<1>)).call((&x, &w))?;
         let (pv, pg) = value_and_grad(plain).argnums((Arg::<0>, Arg::<1>)).call((&x, &w))?;
         close(&v, &pv)?;
         close(&g.0, &pg.0)?;
         close(&g.1, &pg.1)?;
         // Second order, forward over reverse.
-        let hvp = |f: &dyn Fn(Array) -> Result<Array>| -> Result<Array> {
-            Ok(jvp(|w: Array| grad(|w: Array| f(w)).call(w), &w, ones_like(&w))?.1)
-        };
-        close(&hvp(&|w| loss(x.clone(), w))?, &hvp(&|w| Ok(plain(x.clone(), w)))?)?;
-        let twice = |f: &dyn Fn(Array) -> Result<Array>| -> Result<Array> {
-            grad(|w: Array| -> Result<Array> { Ok(grad(|w: Array| f(w)).call(w)?.square().sum(..)) }).call(&w)
-        };
-        close(&twice(&|w| loss(x.clone(), w))?, &twice(&|w| Ok(plain(x.clone(), w)))?)?;
+        fn hvp(f: &dyn Fn(Array) -> Result<Array>, w: &Array) -> Result<Array> {
+            Ok(jvp(|w: Array| grad(|w: Array| f(w)).call(w), w, ones_like(w))?.1)
+        }
+        close(&hvp(&|w| loss(x.clone(), w, check), &w)?, &hvp(&|w| Ok(plain(x.clone(), w)), &w)?)?;
+        fn twice(f: &dyn Fn(Array) -> Result<Array>, w: &Array) -> Result<Array> {
+            grad(|w: Array| -> Result<Array> { Ok(grad(|w: Array| f(w)).call(w)?.square().sum(..)) }).call(w)
+        }
+        close(&twice(&|w| loss(x.clone(), w, check), &w)?, &twice(&|w| Ok(plain(x.clone(), w)), &w)?)?;
     }
     let _ = mesh;
     Ok(())

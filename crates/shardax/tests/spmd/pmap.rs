@@ -378,10 +378,10 @@ fn pmap_takes_float0() -> Result<()> {
 fn each_device_draws_with_its_own_key() -> Result<()> {
     setup();
     let keys = random::split(&random::key(7), 8);
-    let draw = |k: Array| {
+    fn draw(k: Array) -> (Array, Array, Array) {
         let k = random::fold_in(&k, 3);
         (random::normal(&k, [4]), random::randint(&k, [4], 0, 100), random::permutation(&k, 6))
-    };
+    }
     let (a, b, c) = pmap(draw).call(&keys)?;
     let (x, y, z) = vmap(draw).call(&keys)?;
     close(&a, &x);

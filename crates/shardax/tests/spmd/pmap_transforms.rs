@@ -174,8 +174,10 @@ fn batched_matmuls_with_rows_over_devices() -> Result<()> {
     let (x, y) = (noise([80, 50]), noise([10, 50, 1]));
     let matrix = x.clone();
     let product = move |y: Array| -> Result<Array> {
-        let rows = |z: Array| vmap(|row: Array| row.dot(&y)).call(z);
-        Ok(pmap(rows).call(matrix.reshape([8, 10, 50]))?.reshape([80, 1]))
+        fn rows(z: Array, y: &Array) -> Result<Array> {
+            vmap(|row: Array| row.dot(y)).call(z)
+        }
+        Ok(pmap(|z: Array| rows(z, &y)).call(matrix.reshape([8, 10, 50]))?.reshape([80, 1]))
     };
     close(&vmap(product).call(&y)?, &einsum("ij,njk->nik", &[&x, &y]));
     Ok(())
@@ -191,13 +193,13 @@ fn loops_batches_and_devices_nested() -> Result<()> {
     fn rows(z: Array, y: Array) -> Result<Array> {
         Ok(scan(|(), row: Array| ((), row.dot(&y)), (), z)?.1)
     }
-    let parallel = |y: Array| -> Result<Array> {
+    fn parallel(y: Array, x: &Array) -> Result<Array> {
         let x = x.reshape([8, 5, 5]);
         Ok(pmap(|z: Array| rows(z, y.clone())).call(x)?.reshape(40))
-    };
+    }
     let want = y.dot(x.t());
-    close(&vmap(parallel).call(&y)?, &want);
-    close(&scan(|(), y: Array| -> Result<((), Array)> { Ok(((), parallel(y)?)) }, (), y.clone())?.1, &want);
+    close(&vmap(|y: Array| parallel(y, &x)).call(&y)?, &want);
+    close(&scan(|(), y: Array| -> Result<((), Array)> { Ok(((), parallel(y, &x)?)) }, (), y.clone())?.1, &want);
     close(&jit(vmap(|y: Array| rows(x.clone(), y))).call(&y)?, &want);
     Ok(())
 }
@@ -233,11 +235,13 @@ fn every_reduction_along_every_axis() -> Result<()> {
     setup();
     let x = noise([3, 8, 2]);
     for axis in [1, -2] {
-        let f = |g: fn(Array) -> Array| pmap(g).in_axes(axis).out_axes(None).axis_name("i").call(&x);
-        close(&f(|x| psum(x, "i"))?, &x.sum(1));
-        close(&f(|x| pmean(x, "i"))?, &x.mean(1));
-        close(&f(|x| pmax(x, "i"))?, &x.max(1));
-        close(&f(|x| pmin(x, "i"))?, &x.min(1));
+        fn f(g: fn(Array) -> Array, axis: i32, x: &Array) -> Result<Array> {
+            pmap(g).in_axes(axis).out_axes(None).axis_name("i").call(x)
+        }
+        close(&f(|x| psum(x, "i"), axis, &x)?, &x.sum(1));
+        close(&f(|x| pmean(x, "i"), axis, &x)?, &x.mean(1));
+        close(&f(|x| pmax(x, "i"), axis, &x)?, &x.max(1));
+        close(&f(|x| pmin(x, "i"), axis, &x)?, &x.min(1));
     }
     Ok(())
 }
@@ -347,14 +351,18 @@ fn gradients_for_all_kinds_of_axes() -> Result<()> {
         }
         let args =
             (at_axis(noise([8, 3, 4]), axes.0), at_axis(noise([8, 3, 1]), axes.1), at_axis(noise([8, 1, 4]), axes.2));
-        let devices = |x: Array, y: Array, z: Array| -> Result<Array> {
-            Ok(pmap(body).in_axes(axes).out_axes(out).call((x, y, z))?.square().sum(..))
-        };
-        let for_axis = |x: Array, y: Array, z: Array| -> Result<Array> {
-            Ok(vmap(body).in_axes(axes).out_axes(out).call((x, y, z))?.square().sum(..))
-        };
+        // The gradients of `pmap` must equal those of `vmap` over the same axes.
+        fn devices(x: Array, y: Array, z: Array, axes: &(i32, i32, i32), out: i32) -> Result<Array> {
+            Ok(pmap(body).in_axes(*axes).out_axes(out).call((x, y, z))?.square().sum(..))
+        }
+        fn for_axis(x: Array, y: Array, z: Array, axes: &(i32, i32, i32), out: i32) -> Result<Array> {
+            Ok(vmap(body).in_axes(*axes).out_axes(out).call((x, y, z))?.square().sum(..))
+        }
         let argnums = (Arg::<0>, Arg::<1>, Arg::<2>);
-        let (a, b) = (grad(devices).argnums(argnums).call(args.clone())?, grad(for_axis).argnums(argnums).call(args)?);
+        let (a, b) = (
+            grad(|x: Array, y: Array, z: Array| devices(x, y, z, &axes, out)).argnums(argnums).call(args.clone())?,
+            grad(|x: Array, y: Array, z: Array| for_axis(x, y, z, &axes, out)).argnums(argnums).call(args)?,
+        );
         close(&a.0, &b.0);
         close(&a.1, &b.1);
         close(&a.2, &b.2);
@@ -499,7 +507,9 @@ fn gradient_of_pmap_is_compiled_once() -> Result<()> {
         TRACES.fetch_add(1, Ordering::SeqCst);
         x.sin()
     }
-    let count = || TRACES.swap(0, Ordering::SeqCst);
+    fn count() -> usize {
+        TRACES.swap(0, Ordering::SeqCst)
+    }
     let x = noise([8, 2]);
     // A fresh `pmap` of a known function with the same options does not trace it again.
     for _ in 0..3 {

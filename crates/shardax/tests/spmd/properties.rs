@@ -168,7 +168,9 @@ fn outside(nest: &Nest, f: impl Fn(Array, Array) -> Result<Array>, x: &Array, w:
     fn two(x: &Array) -> Array {
         stack(&[x.clone(), x * 0.8], 0)
     }
-    let pair = |g: (Array, Array)| vec![g.0, g.1];
+    fn pair(g: (Array, Array)) -> Vec<Array> {
+        vec![g.0, g.1]
+    }
     // A macro, because the functions have different types.
     macro_rules! call {
         ($f:expr, $args:expr) => {
@@ -242,14 +244,16 @@ fn however_it_is_split_and_nested_it_is_what_one_device_computes() {
     let test = |(shape, places, steps, nest): (Vec<usize>, [usize; 3], Vec<Step>, Nest)| {
         let names: Vec<&str> = ["i", "j", "k"].into_iter().take(shape.len()).collect();
         let mesh = make_mesh(names.iter().copied().zip(shape)).map_err(fail)?;
-        let axes_of = |dim: usize| -> Vec<AxisName> {
-            names.iter().zip(places).filter(|(_, place)| *place == dim).map(|(name, _)| AxisName::new(name)).collect()
-        };
-        let split = [axes_of(0), axes_of(1)];
-        let spec = || PartitionSpec::new(split.iter().map(|axes| DimSpec::from_iter(axes.iter().copied())));
+        fn axes_of(dim: usize, names: &Vec<&str>, places: &[usize; 3]) -> Vec<AxisName> {
+            names.iter().zip(*places).filter(|(_, place)| *place == dim).map(|(name, _)| AxisName::new(name)).collect()
+        }
+        let split = [axes_of(0, &names, &places), axes_of(1, &names, &places)];
+        fn spec(split: &[Vec<AxisName>; 2]) -> PartitionSpec {
+            PartitionSpec::new(split.iter().map(|axes| DimSpec::from_iter(axes.iter().copied())))
+        }
         let sharded = shard_map(|x: Array, w: Array| body(&steps, &split, nest.inside, x, w), &mesh)
-            .in_specs((spec(), P![]))
-            .out_specs(spec())
+            .in_specs((spec(&split), P![]))
+            .out_specs(spec(&split))
             .check_vma(nest.check_vma);
         let unsplit = |x: Array, w: Array| body(&steps, &Split::default(), nest.inside, x, w);
         let want = outside(&Nest { jit: true, ..nest.clone() }, unsplit, &x, &w).map_err(fail)?;

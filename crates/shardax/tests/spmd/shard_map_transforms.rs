@@ -19,7 +19,9 @@ pub(crate) fn mesh8() -> Result<Mesh> {
 #[test]
 fn functions_without_arguments() -> Result<()> {
     let mesh = mesh42()?;
-    let f = || arange(0..4) + axis_index(("i", "j"));
+    fn f() -> Array {
+        arange(0..4) + axis_index(("i", "j"))
+    }
     let want: Vec<i32> = (0..8).flat_map(|d| (0..4).map(move |k| d + k)).collect();
     let mapped = || shard_map(f, &mesh).in_specs(None).out_specs(P![("i", "j")]);
     assert_eq!(mapped().call(())?.to_vec::<i32>()?, want);
@@ -35,7 +37,9 @@ fn functions_without_arguments() -> Result<()> {
 #[test]
 fn axis_index_along_two_axes_without_arguments() -> Result<()> {
     let mesh = mesh42()?;
-    let position = || stack(&[axis_index("i"), axis_index("j")], 0);
+    fn position() -> Array {
+        stack(&[axis_index("i"), axis_index("j")], 0)
+    }
     let y = shard_map(position, &mesh).in_specs(None).out_specs(P![("i", "j")]).call(())?;
     assert_eq!(y.to_vec::<i32>()?, [0, 0, 0, 1, 1, 0, 1, 1, 2, 0, 2, 1, 3, 0, 3, 1]);
     Ok(())
@@ -45,14 +49,16 @@ fn axis_index_along_two_axes_without_arguments() -> Result<()> {
 #[test]
 fn captured_outer_values_differentiate() -> Result<()> {
     let mesh = mesh42()?;
-    let g = |x: Array| -> Result<Array> {
+    fn g(x: Array, mesh: &Mesh) -> Result<Array> {
         let y = (x * 3).sum(..);
-        shard_map(|x: Array| x * 2 * &y, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(ramp(8))
-    };
-    close(&jvp(g, ramp(8), ones(8))?.1, &(ramp(8) * 48));
-    let total = |x: Array| -> Result<Array> { Ok(g(x)?.square().sum(..)) };
+        shard_map(|x: Array| x * 2 * &y, mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(ramp(8))
+    }
+    close(&jvp(|x: Array| g(x, &mesh), ramp(8), ones(8))?.1, &(ramp(8) * 48));
+    fn total(x: Array, mesh: &Mesh) -> Result<Array> {
+        Ok(g(x, mesh)?.square().sum(..))
+    }
     let s = ramp(8).square().sum(..).to_f64()?;
-    close(&grad(total).call(ramp(8))?, &(ones(8) * (2.0 * 4.0 * s * 9.0 * 28.0)));
+    close(&grad(|x: Array| total(x, &mesh)).call(ramp(8))?, &(ones(8) * (2.0 * 4.0 * s * 9.0 * 28.0)));
     Ok(())
 }
 
@@ -60,11 +66,11 @@ fn captured_outer_values_differentiate() -> Result<()> {
 #[test]
 fn shard_map_linearizes_through_captures() -> Result<()> {
     let mesh = mesh42()?;
-    let f = |x: Array| -> Result<Array> {
-        shard_map(|y: Array| y.sin() * x.sin().sum(..), &mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(ramp(8))
-    };
+    fn f(x: Array, mesh: &Mesh) -> Result<Array> {
+        shard_map(|y: Array| y.sin() * x.sin().sum(..), mesh).in_specs(P!["i"]).out_specs(P!["i"]).call(ramp(8))
+    }
     let x = ramp(8);
-    let (_, push) = linearize(f, &x)?;
+    let (_, push) = linearize(|x: Array| f(x, &mesh), &x)?;
     close(&push.call(&x)?, &(x.sin() * (x.cos() * &x).sum(..)));
     Ok(())
 }
@@ -84,17 +90,20 @@ fn vmap_reuses_the_name_of_a_mesh_axis() -> Result<()> {
 #[test]
 fn gradients_of_a_batch_split_over_the_mesh() -> Result<()> {
     let mesh = mesh42()?;
-    let f = |x: Array| {
-        shard_map(|x: Array| x.sum(..).sin(), &mesh).in_specs(P!["j"]).out_specs(P![]).check_vma(false).call(x)
-    };
+    fn f(x: Array, mesh: &Mesh) -> Result<Array> {
+        shard_map(|x: Array| x.sum(..).sin(), mesh).in_specs(P!["j"]).out_specs(P![]).check_vma(false).call(x)
+    }
     let x = ramp([4, 4]);
     let placed = device_put(&x, NamedSharding::new(&mesh, P!["i", "j"]))?;
-    close(&vmap(grad(f)).spmd_axis_name("i").call(&placed)?, &vmap(grad(f)).call(&x)?);
+    close(
+        &vmap(grad(|x: Array| f(x, &mesh))).spmd_axis_name("i").call(&placed)?,
+        &vmap(grad(|x: Array| f(x, &mesh))).call(&x)?,
+    );
     // Devices along "i" hold different entries, whose gradients are not summed.
-    let linear = |x: Array| {
-        shard_map(|x: Array| psum(x.sum(..), "j"), &mesh).in_specs(P!["j"]).out_specs(P![]).check_vma(false).call(x)
-    };
-    close(&vmap(grad(linear)).spmd_axis_name("i").call(&placed)?, &ones([4, 4]));
+    fn linear(x: Array, mesh: &Mesh) -> Result<Array> {
+        shard_map(|x: Array| psum(x.sum(..), "j"), mesh).in_specs(P!["j"]).out_specs(P![]).check_vma(false).call(x)
+    }
+    close(&vmap(grad(|x: Array| linear(x, &mesh))).spmd_axis_name("i").call(&placed)?, &ones([4, 4]));
     let expected =
         |x: Array| shard_map(|x: Array| x.sum(..), &mesh).in_specs(P![]).out_specs(P![]).check_vma(false).call(x);
     close(&vmap(grad(expected)).spmd_axis_name("i").call(&placed)?, &ones([4, 4]));
@@ -149,14 +158,18 @@ fn spmd_axis_name_of_constraints() -> Result<()> {
 #[test]
 fn one_of_two_results_differentiated() -> Result<()> {
     let mesh = mesh8()?;
-    let f1 = |x: Array| {
-        shard_map(|x: Array| (x.clone(), psum(x, "i")), &mesh).in_specs(P!["i"]).out_specs((P!["i"], P![])).call(x)
-    };
-    let f2 = |x: Array| -> Result<Array> { Ok(f1(x)?.0.sum(..)) };
-    close(&grad(f2).call(ramp(16))?, &ones(16));
-    close(&jit(grad(f2)).call(ramp(16))?, &ones(16));
-    let f3 = |x: Array| -> Result<Array> { Ok(f1(x)?.1.sum(..)) };
-    close(&grad(f3).call(ramp(16))?, &ones(16));
+    fn f1(x: Array, mesh: &Mesh) -> Result<(Array, Array)> {
+        shard_map(|x: Array| (x.clone(), psum(x, "i")), mesh).in_specs(P!["i"]).out_specs((P!["i"], P![])).call(x)
+    }
+    fn f2(x: Array, mesh: &Mesh) -> Result<Array> {
+        Ok(f1(x, mesh)?.0.sum(..))
+    }
+    close(&grad(|x: Array| f2(x, &mesh)).call(ramp(16))?, &ones(16));
+    close(&jit(grad(|x: Array| f2(x, &mesh))).call(ramp(16))?, &ones(16));
+    fn f3(x: Array, mesh: &Mesh) -> Result<Array> {
+        Ok(f1(x, mesh)?.1.sum(..))
+    }
+    close(&grad(|x: Array| f3(x, &mesh)).call(ramp(16))?, &ones(16));
     Ok(())
 }
 
@@ -179,11 +192,15 @@ fn varying_axes_of_a_loop_carry() -> Result<()> {
     // The carry is turned around: in the end every part may vary as much as any.
     fn turn(x: Array, y: Array, z: Array) -> Result<Vec<Array>> {
         let carry = (Array::from(0), (pcast(x.sum(..), ("x", "y")), pcast(y.sum(..), "y"), z.sum(..)));
-        let body = |(i, (a, b, c)): (Array, (Array, Array, Array))| (i + 1, (b, c, a));
+        fn body((i, (a, b, c)): (Array, (Array, Array, Array))) -> (Array, (Array, Array, Array)) {
+            (i + 1, (b, c, a))
+        }
         let (_, (a, b, c)) = while_loop(|(i, _): (Array, (Array, Array, Array))| i.less(5), body, carry)?;
         Ok(vec![a.expand_dims(0), b.expand_dims(0), c.expand_dims(0)])
     }
-    let args = || (ramp(4), ramp(4), ramp(4));
+    fn args() -> (Array, Array, Array) {
+        (ramp(4), ramp(4), ramp(4))
+    }
     let specs = (P![], P!["x"], P![("x", "y")]);
     let mapped = |out: PartitionSpec| shard_map(turn, &mesh).in_specs(specs.clone()).out_specs(out).call(args());
     assert_eq!(mapped(P![("x", "y")])?.len(), 3);
@@ -192,7 +209,9 @@ fn varying_axes_of_a_loop_carry() -> Result<()> {
     }
     fn keep(x: Array, y: Array, z: Array) -> Result<Vec<Array>> {
         let carry = (Array::from(0), vec![x.sum(..), y.sum(..), z.sum(..)]);
-        let body = |(i, rest): (Array, Vec<Array>)| (i + 1, rest);
+        fn body((i, rest): (Array, Vec<Array>)) -> (Array, Vec<Array>) {
+            (i + 1, rest)
+        }
         let (_, rest) = while_loop(|(i, _): (Array, Vec<Array>)| i.less(1), body, carry)?;
         Ok(rest.iter().map(|x| x.expand_dims(0)).collect())
     }
@@ -235,7 +254,9 @@ fn varying_axes_of_a_cond_result() -> Result<()> {
 fn branches_that_vary_over_different_axes_are_an_error() -> Result<()> {
     setup();
     let mesh = make_mesh([("x", 2), ("y", 2)])?.auto();
-    let f = |x: Array, y: Array| cond(true, |(x, _): (Array, Array)| x, |(_, y)| y, (x, y));
+    fn f(x: Array, y: Array) -> Result<Array> {
+        cond(true, |(x, _): (Array, Array)| x, |(_, y)| y, (x, y))
+    }
     let f = shard_map(f, &mesh).in_specs((P!["x"], P!["y"])).out_specs(P![("x", "y")]);
     let error = f.call((ramp(4), ramp(4))).err().expect("they vary over different axes");
     assert_eq!(error.kind(), ErrorKind::Type);
@@ -247,19 +268,21 @@ fn branches_that_vary_over_different_axes_are_an_error() -> Result<()> {
 #[test]
 fn permuted_scan_carry_names_the_cast() -> Result<()> {
     let mesh = mesh42()?;
-    let f = |cast: bool| {
+    fn f(cast: bool, mesh: &Mesh) -> Result<Vec<Array>> {
         let body = move |x: Array, y: Array, z: Array| -> Result<Vec<Array>> {
             let (x, y) = if cast { (pcast(x, "j"), pcast(y, ("i", "j"))) } else { (x, y) };
-            let step = |(a, b, c): (Array, Array, Array), _: Array| ((c, a, b), ());
+            fn step((a, b, c): (Array, Array, Array), _: Array) -> ((Array, Array, Array), ()) {
+                ((c, a, b), ())
+            }
             let ((a, b, c), ()) = scan(step, (x, y, z), zeros(2))?;
             Ok(vec![a, b, c])
         };
         let specs = (P!["i"], P![], P![("i", "j")]);
-        shard_map(body, &mesh).in_specs(specs).out_specs(P![("i", "j")]).call((ramp(4), ramp(1), ramp(8)))
-    };
-    let text = message(f(false));
+        shard_map(body, mesh).in_specs(specs).out_specs(P![("i", "j")]).call((ramp(4), ramp(1), ramp(8)))
+    }
+    let text = message(f(false, &mesh));
     assert!(text.contains("pcast") && text.contains("'j'"), "{text}");
-    f(true)?;
+    f(true, &mesh)?;
     Ok(())
 }
 
@@ -287,7 +310,9 @@ fn draws_with_equal_and_different_keys() -> Result<()> {
     let mesh = mesh8()?;
     let keys = random::split(&random::key(1), 8);
     for check in [true, false] {
-        let draw_local = move |k: Array| draw(k.squeeze(0));
+        fn draw_local(k: Array) -> Vec<Array> {
+            draw(k.squeeze(0))
+        }
         let f = shard_map(draw_local, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).check_vma(check);
         for (a, b) in f.call(&keys)?.iter().zip(vmap(draw).call(&keys)?) {
             close(a, &b.reshape(32));
@@ -307,12 +332,12 @@ fn draws_with_equal_and_different_keys() -> Result<()> {
 #[test]
 fn gradient_of_a_captured_value_sums_over_devices() -> Result<()> {
     let mesh = mesh42()?;
-    let loss = |w: Array, x: Array| {
-        shard_map(|x: Array| psum((&w * x).square().sum(..), "i"), &mesh).in_specs(P!["i"]).out_specs(P![]).call(x)
-    };
+    fn loss(w: Array, x: Array, mesh: &Mesh) -> Result<Array> {
+        shard_map(|x: Array| psum((&w * x).square().sum(..), "i"), mesh).in_specs(P!["i"]).out_specs(P![]).call(x)
+    }
     let want = 2.0 * 3.0 * 140.0;
-    assert_eq!(numbers(&grad(loss).call((3.0, ramp(8)))?), [want]);
-    assert_eq!(numbers(&grad(jit(loss)).call((3.0, ramp(8)))?), [want]);
+    assert_eq!(numbers(&grad(|w: Array, x: Array| loss(w, x, &mesh)).call((3.0, ramp(8)))?), [want]);
+    assert_eq!(numbers(&grad(jit(|w: Array, x: Array| loss(w, x, &mesh))).call((3.0, ramp(8)))?), [want]);
     Ok(())
 }
 
@@ -320,8 +345,10 @@ fn gradient_of_a_captured_value_sums_over_devices() -> Result<()> {
 #[test]
 fn captured_scalar_differentiates() -> Result<()> {
     let mesh = mesh42()?;
-    let f = |x: Array| shard_map(|| x.sin(), &mesh).in_specs(P![]).out_specs(P![]).call(());
-    close(&grad(f).call(2.0)?, &array(2.0f32).cos());
+    fn f(x: Array, mesh: &Mesh) -> Result<Array> {
+        shard_map(|| x.sin(), mesh).in_specs(P![]).out_specs(P![]).call(())
+    }
+    close(&grad(|x: Array| f(x, &mesh)).call(2.0)?, &array(2.0f32).cos());
     Ok(())
 }
 
@@ -331,12 +358,12 @@ fn gradient_of_unused_captures() -> Result<()> {
     let mesh = mesh42()?;
     let params = device_put(&ramp([4, 8]), NamedSharding::new(&mesh, P![]))?;
     for check in [true, false] {
-        let update = |p: Array, batch: Array| {
+        fn update(p: Array, batch: Array, mesh: &Mesh, check: bool) -> Result<(Array, Array)> {
             let step = |b: Array| value_and_grad(|_: Array, b: Array| b.sum(..)).call((p.clone(), b));
             let step = move |b: Array| -> Result<(Array, Array)> { step(b).map(|(v, g)| (v.expand_dims(0), g)) };
-            shard_map(step, &mesh).in_specs(P!["i"]).out_specs((P!["i"], P![])).check_vma(check).call(batch)
-        };
-        let (v, g) = jit(update).call((&params, &params))?;
+            shard_map(step, mesh).in_specs(P!["i"]).out_specs((P!["i"], P![])).check_vma(check).call(batch)
+        }
+        let (v, g) = jit(|p: Array, batch: Array| update(p, batch, &mesh, check)).call((&params, &params))?;
         close(&v, &ramp([4, 8]).sum(1));
         close(&g, &zeros([4, 8]));
     }
@@ -348,9 +375,15 @@ fn gradient_of_unused_captures() -> Result<()> {
 fn sharding_constraint_on_a_manual_axis_is_an_error() -> Result<()> {
     let mesh = mesh42()?;
     let sharding = NamedSharding::new(&mesh, P!["i", "j"]);
-    let g = |x: Array| with_sharding_constraint(x.clone(), &sharding) * x;
+    fn g(x: Array, sharding: &NamedSharding) -> Array {
+        with_sharding_constraint(x.clone(), sharding) * x
+    }
     for names in [&["i"][..], &["i", "j"][..]] {
-        let f = shard_map(g, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).check_vma(false).axis_names(names);
+        let f = shard_map(|x: Array| g(x, &sharding), &mesh)
+            .in_specs(P!["i"])
+            .out_specs(P!["i"])
+            .check_vma(false)
+            .axis_names(names);
         assert!(message(jit(f).call(ramp([4, 8]))).contains("manual"));
     }
     let wrong = shard_map(|x: Array| x, &mesh).in_specs(P!["i", "j"]).out_specs(P!["i"]).axis_names("i");
@@ -376,10 +409,10 @@ fn manual_axis_of_size_one() -> Result<()> {
 #[test]
 fn compiled_function_with_shardings_inside_partially_manual() -> Result<()> {
     let mesh = mesh42()?;
-    let h = || -> Result<Array> {
-        Ok(jit(|| zeros(())).out_shardings(NamedSharding::new(&mesh, P![])).call(())?.reshape(1))
-    };
-    let f = shard_map(h, &mesh).in_specs(None).out_specs(P!["i"]).check_vma(false).axis_names("i");
+    fn h(mesh: &Mesh) -> Result<Array> {
+        Ok(jit(|| zeros(())).out_shardings(NamedSharding::new(mesh, P![])).call(())?.reshape(1))
+    }
+    let f = shard_map(|| h(&mesh), &mesh).in_specs(None).out_specs(P!["i"]).check_vma(false).axis_names("i");
     close(&jit(f).call(())?, &zeros(4));
     Ok(())
 }
@@ -389,8 +422,11 @@ fn compiled_function_with_shardings_inside_partially_manual() -> Result<()> {
 fn ppermute_beside_an_automatic_axis() -> Result<()> {
     let mesh = mesh42()?;
     let split = NamedSharding::new(&mesh, P!["j"]);
-    let g = |x: Array| ppermute(with_sharding_constraint(x, &split), "i", [(0, 1), (1, 2), (2, 3), (3, 0)]);
-    let f = shard_map(g, &mesh).in_specs(P!["i"]).out_specs(P!["i"]).check_vma(false).axis_names("i");
+    fn g(x: Array, split: &NamedSharding) -> Array {
+        ppermute(with_sharding_constraint(x, split), "i", [(0, 1), (1, 2), (2, 3), (3, 0)])
+    }
+    let f =
+        shard_map(|x: Array| g(x, &split), &mesh).in_specs(P!["i"]).out_specs(P!["i"]).check_vma(false).axis_names("i");
     assert_eq!(numbers(&jit(f).call(ramp(8))?), [6.0, 7.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
     Ok(())
 }
@@ -430,7 +466,9 @@ fn partial_auto_collectives() -> Result<()> {
 fn blocks_stay_split_over_free_axes() -> Result<()> {
     let mesh = mesh42()?;
     let x = device_put(&noise([8, 6, 2]), NamedSharding::new(&mesh, P!["i", None, "j"]))?;
-    let f = |x: Array| ppermute(x.sin(), "i", [(0, 1), (1, 2), (2, 3), (3, 0)]);
+    fn f(x: Array) -> Array {
+        ppermute(x.sin(), "i", [(0, 1), (1, 2), (2, 3), (3, 0)])
+    }
     let f = shard_map(f, &mesh).axis_names("i").in_specs(P!["i"]).out_specs(P!["i"]);
     let compiled = jit(move |x: Array| -> Result<Array> { Ok(f.call(x)? * 2) }).lower(&x)?.compile()?;
     let sent = compiled.collectives()?;
@@ -446,12 +484,12 @@ fn blocks_stay_split_over_free_axes() -> Result<()> {
 fn dimension_split_over_manual_and_automatic_axes() -> Result<()> {
     let mesh = mesh42()?;
     let split = NamedSharding::new(&mesh, P![("i", "j")]);
-    let f = |x: Array| -> Result<Array> {
-        let x = with_sharding_constraint(x, &split);
-        let g = shard_map(|x: Array| x.sum(..).expand_dims(0), &mesh).in_specs(P!["i"]).out_specs(P!["i"]);
+    fn f(x: Array, split: &NamedSharding, mesh: &Mesh) -> Result<Array> {
+        let x = with_sharding_constraint(x, split);
+        let g = shard_map(|x: Array| x.sum(..).expand_dims(0), mesh).in_specs(P!["i"]).out_specs(P!["i"]);
         g.check_vma(false).axis_names("i").call(x)
-    };
-    assert_eq!(numbers(&jit(f).call(ramp(8))?), [1.0, 5.0, 9.0, 13.0]);
+    }
+    assert_eq!(numbers(&jit(|x: Array| f(x, &split, &mesh)).call(ramp(8))?), [1.0, 5.0, 9.0, 13.0]);
     Ok(())
 }
 

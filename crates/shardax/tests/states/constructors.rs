@@ -14,8 +14,10 @@ const MAKERS: [(&str, Make); 6] = [
     ("make_array_from_callback", |values, to| {
         let all = Array::from_slice(values, &[8, 8])?;
         make_array_from_callback([8, 8], DType::F32, to, |part| {
-            let range = |d: usize| part[d].start as i64..part[d].end as i64;
-            Ok(all.get((range(0), range(1))))
+            fn range(d: usize, part: &smallvec::SmallVec<[std::ops::Range<usize>; 4]>) -> std::ops::Range<i64> {
+                part[d].start as i64..part[d].end as i64
+            }
+            Ok(all.get((range(0, part), range(1, part))))
         })
     }),
     ("make_array_from_process_local_data", |values, to| {

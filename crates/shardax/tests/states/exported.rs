@@ -20,7 +20,9 @@ fn assert_near(have: Array, want: &[f32]) {
 fn functions_for_many_devices_run_where_their_arguments_are() -> Result<()> {
     setup();
     let first = make_mesh([("x", 8)])?.auto();
-    let rows = |mesh: &Mesh| NamedSharding::new(mesh, P!["x"]);
+    fn rows(mesh: &Mesh) -> NamedSharding {
+        NamedSharding::new(mesh, P!["x"])
+    }
     let x = device_put(&array([0.5f32; 16]), &rows(&first))?;
     let f = ExportOptions::new().vjp_order(2).export(|x: Array| x.sin().sum(..), &x)?;
     let x = device_put(&array((0..16).map(|i| i as f32).collect::<Vec<_>>()), &rows(&reversed()?))?;

@@ -81,7 +81,9 @@ const CHECKS: &[(&str, Check)] = &[
     }),
     ("any, all, max, min", |x, _, c| {
         let (a, b, d, e) = run(c, |x| (x.any(..), x.all(..), x.max(..), x.min(..)), x)?;
-        let truth = |x: &Array| i64::from(x.item::<bool>().unwrap());
+        fn truth(x: &Array) -> i64 {
+            i64::from(x.item::<bool>().unwrap())
+        }
         assert_eq!([truth(&a), truth(&b), one(&d), one(&e)], [1, 0, 3, 0]);
         Ok(())
     }),
@@ -274,8 +276,10 @@ fn case_of_rank(rank: usize) -> Case {
     let shape: Vec<usize> = (0..rank).map(|d| if d + 2 >= rank { 2 } else { 1 }).collect();
     let size = shape.iter().product();
     let numbers: Vec<f32> = (0..size).map(|i| 0.25 + i as f32 * 0.5).collect();
-    let of = |values: Vec<f32>| Array::from_slice(&values, &shape).unwrap();
-    let (x, y) = (of(numbers.clone()), of(numbers.iter().rev().copied().collect()));
+    fn of(values: Vec<f32>, shape: &[usize]) -> Array {
+        Array::from_slice(&values, shape).unwrap()
+    }
+    let (x, y) = (of(numbers.clone(), &shape), of(numbers.iter().rev().copied().collect(), &shape));
     let (mask, places) = (x.greater(0.6), array([0, 1]));
     Case { x, y, mask, places, key: random::key(0), dtype: DType::F32, i: -1, n: 2, f: 0.5 }
 }
@@ -291,6 +295,7 @@ fn functions_at_every_rank() {
     let (mut count, mut failures) = (0, Vec::new());
     for (r, rank) in ranks.iter().enumerate() {
         for (t, (name, call)) in TABLE.iter().enumerate() {
+            // A plain run calls one of 83 pairs, chosen so that all functions and all ranks occur.
             let is_chosen = only.as_ref().is_none_or(|only| name.contains(only)) && (t + 7 * r).is_multiple_of(every);
             if !is_chosen {
                 continue;
@@ -299,7 +304,9 @@ fn functions_at_every_rank() {
                 let case = case_of_rank(rank);
                 let f = |x: Array| call(&Case { x, ..case.clone() });
                 let run = || if compiled { jit(f).call(&case.x) } else { f(case.x.clone()) };
-                let values = |ys: Vec<Array>| ys.iter().map(|y| Ok((y.shape().to_vec(), y.to_bytes()?))).collect();
+                fn values(ys: Vec<Array>) -> Result<Vec<(Vec<usize>, Vec<u8>)>> {
+                    ys.iter().map(|y| Ok((y.shape().to_vec(), y.to_bytes()?))).collect()
+                }
                 let ended = catch_unwind(AssertUnwindSafe(|| run().and_then(values)));
                 ended.unwrap_or_else(|_| Err(shardax::Error::new(shardax::error::ErrorKind::Runtime, "panicked")))
             };

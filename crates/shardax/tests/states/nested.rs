@@ -271,7 +271,9 @@ const CURVED: &[(&str, Linear)] = &[
         shardax::scan(step, one(&x), x).map(|(c, ys)| vec![c, ys])
     }),
     ("while of a norm", |x| {
-        let more = |c: Array| Ok(replicate(&c.square()).sum(..).greater(1.0));
+        fn more(c: Array) -> Result<Array> {
+            Ok(replicate(&c.square()).sum(..).greater(1.0))
+        }
         Ok(vec![while_loop(more, |c: Array| Ok(c * 0.5), x)?])
     }),
     ("vmap of while", |x| {

@@ -63,7 +63,9 @@ static STATES_OVER_THREE_AXES: [State; 4] = [
 
 /// Addends that differ from device to device, whose sums are `x`.
 fn unreduced(x: &Array) -> Result<Array> {
-    let u = |x: &Array| device_put(x, P![].unreduced(["x"]));
+    fn u(x: &Array) -> Result<Array> {
+        device_put(x, P![].unreduced(["x"]))
+    }
     match x.dtype().is_inexact() {
         true => Ok(u(&(x * 0.5))? + device_put(&(x * 0.5), P!["x"]).map(|x| reshard(x, P![].unreduced(["x"])))?),
         false => device_put(x, P![]),
@@ -119,7 +121,9 @@ pub(super) const WAYS: [Way; 12] = [
         // Refs hold no keys.
         let refs = xs.iter().map(|x| if x.dtype().is_key() { Ok(None) } else { new_ref(x).map(Some) });
         let refs = refs.collect::<Result<Vec<_>>>()?;
-        let value = |(r, x): (&Option<Ref>, &Array)| r.as_ref().map_or_else(|| x.clone(), Ref::get);
+        fn value((r, x): (&Option<Ref>, &Array)) -> Array {
+            r.as_ref().map_or_else(|| x.clone(), Ref::get)
+        }
         let run = |_: Array| f(&refs.iter().zip(xs).map(value).collect::<Arrays>());
         jit(run).call(array(0))
     }),
@@ -150,7 +154,9 @@ pub(super) fn run_on_each_device(way: RunWay, f: Run, xs: &[Array], is_varying: 
 
 /// The operands of all cases: positive numbers that are not all alike, of this shape.
 pub(super) fn operands([n, m]: [usize; 2], dtype: DType) -> Arrays {
-    let number = |i: usize| 0.25 + (i * 7 % 11) as f32 * 0.125;
+    fn number(i: usize) -> f32 {
+        0.25 + (i * 7 % 11) as f32 * 0.125
+    }
     let x: Vec<f32> = (0..n * m).map(number).collect();
     let y: Vec<f32> = (0..n * m).map(|i| number(i + 3)).collect();
     let mask: Vec<bool> = (0..n * m).map(|i| i % 3 != 1).collect();
@@ -172,20 +178,20 @@ pub(super) fn replicate(y: &Array) -> Array {
 
 /// The values of results, wherever they are.
 pub(super) fn values(ys: &[Array]) -> Result<Vec<(Vec<usize>, DType, Vec<f64>)>> {
-    let value = |y: &Array| {
+    fn value(y: &Array) -> Result<(Vec<usize>, DType, Vec<f64>)> {
         let y = if y.dtype().is_key() { random::key_data(y) } else { y.clone() };
         let y = replicate(&y);
         y.check()?;
         Ok((y.shape().to_vec(), y.dtype(), y.to_f64_vec()?))
-    };
+    }
     ys.iter().map(value).collect()
 }
 
 pub(super) fn close(have: &[(Vec<usize>, DType, Vec<f64>)], want: &[(Vec<usize>, DType, Vec<f64>)]) -> bool {
-    let near = |(a, b): (&f64, &f64), tolerance: f64| {
+    fn near((a, b): (&f64, &f64), tolerance: f64) -> bool {
         a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= tolerance * (1.0 + b.abs())
-    };
-    let alike = |a: &(Vec<usize>, DType, Vec<f64>), b: &(Vec<usize>, DType, Vec<f64>)| {
+    }
+    fn alike(a: &(Vec<usize>, DType, Vec<f64>), b: &(Vec<usize>, DType, Vec<f64>)) -> bool {
         // Parts of sums are rounded on each device.
         let tolerance = match a.1 {
             DType::Bf16 => 0.04,
@@ -193,7 +199,7 @@ pub(super) fn close(have: &[(Vec<usize>, DType, Vec<f64>)], want: &[(Vec<usize>,
             _ => 1e-4,
         };
         (&a.0, a.1) == (&b.0, b.1) && a.2.len() == b.2.len() && a.2.iter().zip(&b.2).all(|pair| near(pair, tolerance))
-    };
+    }
     have.len() == want.len() && have.iter().zip(want).all(|(a, b)| alike(a, b))
 }
 

@@ -63,8 +63,12 @@ fn complex_arguments_and_results() -> Result<()> {
 #[test]
 fn auxiliary_results_and_several_arguments() -> Result<()> {
     setup();
-    let f = |x: Array, y: Array, z: (Array, Array)| ((&x * &y).sum(..) + (&z.0 * &z.1).sum(..), (y, z.0));
-    let args = || (noise(3), ramp(3), (ramp(2), noise(2)));
+    fn f(x: Array, y: Array, z: (Array, Array)) -> (Array, (Array, Array)) {
+        ((&x * &y).sum(..) + (&z.0 * &z.1).sum(..), (y, z.0))
+    }
+    fn args() -> (Array, Array, (Array, Array)) {
+        (noise(3), ramp(3), (ramp(2), noise(2)))
+    }
     let ((v, (aux, _)), (dz, dx)) = value_and_grad(f).has_aux().argnums((Arg::<2>, Arg::<0>)).call(args())?;
     assert_eq!(v.ndim(), 0);
     close(&aux, &ramp(3));
@@ -83,20 +87,29 @@ fn auxiliary_results_and_several_arguments() -> Result<()> {
 fn transposes_of_linear_functions() -> Result<()> {
     setup();
     let w = noise([3, 4]);
-    let f = |x: Array, y: (Array, Array)| (w.dot(&x) + y.0.sum(..), y.1 * 2);
-    let args = || (noise(4), (noise(2), noise(3)));
-    let (_, pull) = vjp(f, args())?;
-    let back = linear_transpose(f, (shape_dtype_struct(4, DType::F32), (noise(2), noise(3))))?;
-    let ct = || (ramp(3), ramp(3) + 1);
+    fn f(x: Array, y: (Array, Array), w: &Array) -> (Array, Array) {
+        (w.dot(&x) + y.0.sum(..), y.1 * 2)
+    }
+    fn args() -> (Array, (Array, Array)) {
+        (noise(4), (noise(2), noise(3)))
+    }
+    let (_, pull) = vjp(|x: Array, y: (Array, Array)| f(x, y, &w), args())?;
+    let back = linear_transpose(
+        |x: Array, y: (Array, Array)| f(x, y, &w),
+        (shape_dtype_struct(4, DType::F32), (noise(2), noise(3))),
+    )?;
+    fn ct() -> (Array, Array) {
+        (ramp(3), ramp(3) + 1)
+    }
     let ((x, (a, b)), (vx, (va, vb))) = (back.call(ct())?, pull.call(ct())?);
     [(x, vx), (a, va), (b, vb)].iter().for_each(|(got, want)| close(got, want));
     // A linearized function can be transposed, in a checked map too.
     let mesh = make_mesh([("i", 8)])?;
-    let there_and_back = |p: Array, t: Array| -> Result<Array> {
+    fn there_and_back(p: Array, t: Array) -> Result<Array> {
         let (_, push) = linearize(|x: Array| x.square().mean(..), &p)?;
         let back = linear_transpose(|t: Array| push.call(t), &p)?;
         Ok(back.call(push.call(t)?)?.0)
-    };
+    }
     let mapped = shard_map(there_and_back, &mesh).in_specs((P!["i"], P!["i"])).out_specs(P!["i"]);
     close(&mapped.call((ramp(8), ones(8)))?, &(ramp(8).square() * 4));
     let error = linear_transpose(|x: Array| x.sin(), noise(3))?.call(noise(3)).err().expect("not linear");
@@ -118,7 +131,9 @@ fn derivatives_of_high_order_are_programs_of_few_equations() -> Result<()> {
         }
         grad(move |x: Array| derivative(order - 1, x)).call(x)
     }
-    let fortieth = |x: Array| derivative(40, x);
+    fn fortieth(x: Array) -> Result<Array> {
+        derivative(40, x)
+    }
     let lines = make_program(fortieth, array(0.7f32))?.to_string().lines().count();
     assert!(lines < 200, "{lines} lines");
     close(&fortieth(array(0.7f32))?, &array(0.7f32).sin());

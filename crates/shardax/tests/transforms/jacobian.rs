@@ -48,7 +48,9 @@ fn several_arguments_in_any_order() -> Result<()> {
 
 #[test]
 fn results_that_are_trees() -> Result<()> {
-    let f = |x: Array| (vec![&x * 2, x.square()], x.sum(..));
+    fn f(x: Array) -> (Vec<Array>, Array) {
+        (vec![&x * 2, x.square()], x.sum(..))
+    }
     let x = noise([2]);
     let (list, sum) = jacfwd(f).call(&x)?;
     close(&list[0], &(eye(2) * 2));
@@ -57,7 +59,9 @@ fn results_that_are_trees() -> Result<()> {
     let (again, _) = jacrev(f).call(&x)?;
     close(&again[1], &list[1]);
     // A struct of results: the parts are found by their key paths.
-    let split = |x: Array| Params { w: x.square(), b: x.sum(..) };
+    fn split(x: Array) -> Params {
+        Params { w: x.square(), b: x.sum(..) }
+    }
     let rows = jit(jacrev(split)).call(&x)?;
     close(rows.get(".w")?, &list[1]);
     assert_eq!(rows.iter().map(|(path, _)| path).collect::<Vec<_>>(), [".w", ".b"]);
@@ -67,14 +71,18 @@ fn results_that_are_trees() -> Result<()> {
 
 #[test]
 fn aux_passes_through() -> Result<()> {
-    let f = |p: Params, x: Array| (layer(p, x.clone()), (x.sum(..), array([7])));
+    fn f(p: Params, x: Array) -> (Array, (Array, Array)) {
+        (layer(p, x.clone()), (x.sum(..), array([7])))
+    }
     let (p, x) = (params(), noise([2]));
     for (rows, (sum, seven)) in [jacfwd(f).has_aux().call((&p, &x))?, jacrev(f).has_aux().call((&p, &x))?] {
         close(&rows.w, &jacfwd(layer).call((&p, &x))?.w);
         close(&sum, &x.sum(..));
         assert_eq!(seven.to_vec::<i32>()?, [7]);
     }
-    let loss = |x: Array| ((&x * &x * &x).sum(..), x.size() as i32);
+    fn loss(x: Array) -> (Array, i32) {
+        ((&x * &x * &x).sum(..), x.size() as i32)
+    }
     let (second, size) = hessian(loss).has_aux().call(&x)?;
     close(&second, &(eye(2) * (&x * 6)));
     assert_eq!(size, 2);

@@ -49,10 +49,10 @@ fn shadowed_names() -> Result<()> {
     }
     let y = vmap(inner).axis_name("i").call(ramp([2, 3]))?;
     close(&y, &(ramp([2, 3]).sum_keepdims(1) * ramp(3)));
-    let after = |x: Array| -> Result<Array> {
+    fn after(x: Array) -> Result<Array> {
         let y = vmap(|x: Array| psum(x, "i")).axis_name("i").out_axes(None).call(&x)?;
         Ok(y + psum(x, "i"))
-    };
+    }
     let y = vmap(after).axis_name("i").call(ramp([2, 3]))?;
     close(&y, &(ramp([2, 3]).sum_keepdims(1) + ramp([2, 3]).sum_keepdims(0)));
     Ok(())
