@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use super::array::Array;
 use super::tree::Tree;
 use crate::error::{AtCaller, Result, err};
+use crate::shape::AxisNumber;
 use crate::source;
 
 /// A function from a tuple of trees to a tree.
@@ -160,29 +161,59 @@ impl<A, T: IntoArg<A>> IntoArgs<(A,)> for T {
     }
 }
 
-/// Positions of arguments, one or several. Negative positions count from the last argument.
+/// Positions of arguments: a number, or several as a tuple, an array, a slice or a `Vec`. Negative positions count from the
+/// last argument.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name positions of arguments",
+    label = "not positions of arguments",
+    note = "positions are integers from 0: `0`, `(0, 1)`, or `[0, 1]`"
+)]
 pub trait IntoArgnums {
     /// The positions. Negative ones are not resolved.
     fn into_argnums(self) -> Vec<i32>;
 }
 
-impl IntoArgnums for i32 {
+impl<T: AxisNumber> IntoArgnums for T {
     fn into_argnums(self) -> Vec<i32> {
-        vec![self]
+        vec![self.axis_number()]
     }
 }
 
-impl<const N: usize> IntoArgnums for [i32; N] {
+impl<T: AxisNumber, const N: usize> IntoArgnums for [T; N] {
     fn into_argnums(self) -> Vec<i32> {
-        self.to_vec()
+        self.map(T::axis_number).to_vec()
     }
 }
 
-impl IntoArgnums for Vec<i32> {
+impl<T: AxisNumber> IntoArgnums for &[T] {
     fn into_argnums(self) -> Vec<i32> {
-        self
+        self.iter().map(|n| n.axis_number()).collect()
     }
 }
+
+impl<T: AxisNumber> IntoArgnums for Vec<T> {
+    fn into_argnums(self) -> Vec<i32> {
+        self.as_slice().into_argnums()
+    }
+}
+
+impl IntoArgnums for () {
+    fn into_argnums(self) -> Vec<i32> {
+        Vec::new()
+    }
+}
+
+macro_rules! tuples_into_argnums {
+    ($(($($t:ident $i:tt),+))*) => {$(
+        impl<$($t: AxisNumber),+> IntoArgnums for ($($t,)+) {
+            fn into_argnums(self) -> Vec<i32> {
+                vec![$(self.$i.axis_number()),+]
+            }
+        }
+    )*};
+}
+
+crate::tuples::each!(tuples_into_argnums);
 
 /// The arguments of a function. The position `N` in the type selects one of them.
 pub trait ArgAt<const N: usize> {
