@@ -115,6 +115,10 @@ fn step(x: Array) -> Array {
     x + 1
 }
 
+fn counted(count: Array) -> Array {
+    count + 1
+}
+
 fn placed(x: Array) -> Array {
     x * 2
 }
@@ -141,6 +145,11 @@ fn donations_that_are_moved_first() -> Result<()> {
     let f = jit(step).in_shardings(&sharding).out_shardings(&sharding).donate_argnums([0]);
     let _ = f.call(ones(16))?;
     assert!(warnings_of("step").iter().any(|text| text.starts_with("Donated jit argument required resharding.")));
+
+    // The copy of a scalar costs nothing.
+    let f = jit(counted).out_shardings(&NamedSharding::new(&make_mesh([("i", 8)])?.auto(), P![])).donate_argnums(0);
+    let _ = f.call(array(0))?;
+    assert!(warnings_of("counted").is_empty());
 
     // Placed before the call, whatever the axis is called, there is nothing to say.
     let f = pmap(placed).donate_argnums([0]);

@@ -248,10 +248,11 @@ impl LoadedProgram {
         Ok(())
     }
 
-    /// Warns, once for each program, that a donated argument had to be copied to the program's devices.
+    /// Warns, once for each program, that a donated argument had to be copied to the program's devices. The copy of a scalar,
+    /// such as the count of steps in the state of an optimizer, costs nothing.
     fn warn_of_move(&self, arg: &Concrete, want: &Sharding, moved: &Buffers) {
         let copied = moved.iter().any(|b| !arg.buffers.iter().any(|a| Arc::ptr_eq(a, b)));
-        if !copied || self.warned.swap(true, Ordering::Relaxed) {
+        if !copied || arg.aval.shape.is_empty() || self.warned.swap(true, Ordering::Relaxed) {
             return;
         }
         let kind = if self.name.starts_with("pmap_") { "pmap" } else { "jit" };
