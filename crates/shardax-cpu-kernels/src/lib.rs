@@ -13,6 +13,7 @@
 //! | [`winograd_convolution`], [`winograd_filter_gradient`] | both with fewer multiplications for windows of 3 × 3 | f32 |
 //! | [`cumulative`] | cumulative sums, products, maxima and minima | f32, f64, integers of 32 and 64 bits |
 //! | [`cumulative_logsumexp`] | logarithms of cumulative sums of exponentials | f32, f64 |
+//! | [`sin`], [`cos`], [`tan`], [`log`] | sines, cosines, tangents and logarithms | f32, f64 |
 //! | [`remainder`] | remainders of divisions | f32, f64 |
 //! | [`search_sorted`] | the positions of values in an ascending array | f32, f64, integers of 32 and 64 bits |
 //! | [`sort`], [`sort_keys`] | rows of several arrays, ordered by the first ones | numbers of 1 to 16 bytes |
@@ -53,6 +54,7 @@ mod cumulative;
 #[cfg(feature = "decompositions")]
 mod decompositions;
 mod depthwise;
+mod elementwise;
 mod feature_groups;
 mod few_rows;
 mod filter_gradient;
@@ -94,6 +96,7 @@ pub use cumulative::{Accumulate, Cumulative, cumulative, cumulative_logsumexp};
 #[cfg(feature = "decompositions")]
 pub use decompositions::{cholesky, eigh, qr, svd};
 pub use depthwise::depthwise_filter_gradient;
+pub use elementwise::{Angle, cos, log, sin, tan};
 pub use feature_groups::FeatureGroups;
 pub use few_rows::{MAX_ROWS, Weight, few_rows};
 pub use filter_gradient::{MIN_PATCHES, filter_gradient};

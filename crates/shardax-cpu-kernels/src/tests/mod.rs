@@ -5,6 +5,7 @@ mod accuracy;
 mod attention;
 mod convolution;
 mod cumulative;
+mod elementwise;
 mod feature_groups;
 mod few_rows;
 mod grouped;

@@ -1,5 +1,7 @@
 //! Elementwise functions on CPU.
 
+#[cfg(feature = "cpu-kernels")]
+use super::kernels;
 use super::{arcsin, arctan, erf_inv, log1p};
 use crate::backend::rules::Lowered;
 use crate::core::lower::{Lowering, Value};
@@ -21,6 +23,10 @@ pub(super) const MIN_ELEMENTS: usize = 1024;
 /// integer, and can then read uninitialized memory, as in `exp(where(p, NaN, x))`.
 pub(super) fn lower(unary: &Unary, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
     if outs[0].dtype.is_float() && outs[0].dtype.bits() >= 16 {
+        #[cfg(feature = "cpu-kernels")]
+        if let Some(y) = kernels::elementwise::lower(unary.name(), cx, args[0], &outs[0]) {
+            return Ok(Some(vec![y]));
+        }
         let is_small = size(cx.shape(args[0])) < MIN_ELEMENTS;
         match unary.name() {
             "asin" | "acos" | "atan" | "asinh" | "atanh" if is_small => return Ok(None),

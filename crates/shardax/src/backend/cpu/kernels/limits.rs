@@ -34,6 +34,9 @@ pub(super) const CUMULATIVE: usize = 1 << 11;
 /// Remainders, in elements.
 pub(super) const REMAINDER: usize = 1 << 8;
 
+/// Sines, cosines, tangents and logarithms, in elements.
+pub(super) const ELEMENTWISE: usize = 1 << 10;
+
 /// Searches in ascending arrays, in values.
 pub(super) const SEARCH: usize = 1 << 8;
 

@@ -13,6 +13,7 @@ pub(super) mod conv;
 pub(super) mod cumulative;
 #[cfg(feature = "decompositions")]
 pub(super) mod decompositions;
+pub(super) mod elementwise;
 pub(super) mod few_rows;
 mod filter_window;
 pub(in crate::backend) mod grouped;
@@ -74,6 +75,10 @@ const HANDLERS: &[(&str, Handler)] = &[
     (low_precision::TARGET, low_precision::handle),
     (cumulative::TARGET, cumulative::handle),
     (remainder::TARGET, remainder::handle),
+    (elementwise::SIN, elementwise::handle_sin),
+    (elementwise::COS, elementwise::handle_cos),
+    (elementwise::TAN, elementwise::handle_tan),
+    (elementwise::LOG, elementwise::handle_log),
     (search_sorted::TARGET, search_sorted::handle),
     (sort::TARGET, sort::handle),
     (sort::INTEGERS, sort::handle_integers),

@@ -1,0 +1,79 @@
+//! Sines, cosines, tangents, and logarithms of f64. XLA (xla-cpu-pjrt 0.0.1) calls the C library for each element.
+
+use shardax_cpu_kernels as kernels;
+use shardax_pjrt::ElementType;
+use shardax_pjrt::ffi::{Arg, CallFrame, Ret};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::{call, convert, is_enabled, is_worth, limits, number, numbers, numbers_mut, widened};
+use crate::core::lower::{Lowering, Value};
+use crate::core::program::Aval;
+use crate::dtype::DType;
+
+pub(super) const SIN: &str = "shardax_sin";
+pub(super) const COS: &str = "shardax_cos";
+pub(super) const TAN: &str = "shardax_tan";
+pub(super) const LOG: &str = "shardax_log";
+
+/// Lowers a function to a kernel, if there is one and it is worthwhile.
+pub(crate) fn lower(name: &str, cx: &mut Lowering, x: Value, out: &Aval) -> Option<Value> {
+    let dtype = widened(out.dtype);
+    let target = match (name, dtype) {
+        ("sin", DType::F32 | DType::F64) => SIN,
+        ("cos", DType::F32 | DType::F64) => COS,
+        ("tan", DType::F32) => TAN,
+        ("log", DType::F64) => LOG,
+        _ => return None,
+    };
+    if !is_worth(out.size(), limits::ELEMENTWISE) || !is_enabled(cx) {
+        return None;
+    }
+    let x = convert(cx, x, dtype);
+    let y = call(cx, target, &[x], &[], &[out.with_dtype(dtype)])[0];
+    Some(convert(cx, y, out.dtype))
+}
+
+/// A kernel: operand, result and threads.
+type Kernel<T> = fn(&[T], &mut [T], usize) -> Result<(), kernels::ShapeError>;
+
+pub(super) fn handle_sin(frame: &mut CallFrame<'_>) -> Result<(), String> {
+    handle(frame, kernels::sin::<f32>, Some(kernels::sin::<f64>))
+}
+
+pub(super) fn handle_cos(frame: &mut CallFrame<'_>) -> Result<(), String> {
+    handle(frame, kernels::cos::<f32>, Some(kernels::cos::<f64>))
+}
+
+pub(super) fn handle_tan(frame: &mut CallFrame<'_>) -> Result<(), String> {
+    handle(frame, kernels::tan, None)
+}
+
+pub(super) fn handle_log(frame: &mut CallFrame<'_>) -> Result<(), String> {
+    let threads = number(frame, "threads")?;
+    let (args, results) = frame.split();
+    match (args, results) {
+        ([x], [y]) if y.ty == ElementType::F64 => run::<f64>(x, y, threads, kernels::log),
+        _ => Err("not an operand and a result of f64".into()),
+    }
+}
+
+/// Handles a call of a function of f32 and f64.
+fn handle(frame: &mut CallFrame<'_>, of_f32: Kernel<f32>, of_f64: Option<Kernel<f64>>) -> Result<(), String> {
+    let threads = number(frame, "threads")?;
+    let (args, results) = frame.split();
+    let ([x], [y]) = (args, results) else { return Err("not an operand and a result".into()) };
+    match (y.ty, of_f64) {
+        (ElementType::F32, _) => run(x, y, threads, of_f32),
+        (ElementType::F64, Some(of_f64)) => run(x, y, threads, of_f64),
+        (other, _) => Err(format!("elements of {other:?}")),
+    }
+}
+
+fn run<T: FromBytes + IntoBytes + Immutable>(
+    x: &Arg<'_>,
+    y: &mut Ret<'_>,
+    threads: usize,
+    kernel: Kernel<T>,
+) -> Result<(), String> {
+    Ok(kernel(numbers(x)?, numbers_mut(y)?, threads)?)
+}
