@@ -11,6 +11,7 @@ use ndarray::{ArrayViewMut2, Axis};
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::per_type::per_type;
+use crate::product::Multiply;
 use crate::tasks::run_tasks;
 use crate::view::check;
 use crate::{Result, ShapeError, View};
@@ -28,6 +29,9 @@ const SUMS_PER_BLOCK: usize = 16384;
 
 /// The number of rows of the matrix, or of vectors of a sum, that are added at once.
 const UNROLL: usize = 4;
+
+/// The number of columns whose elements stay in registers while all rows are multiplied with them.
+const CHUNK_WIDTH: usize = 32;
 
 /// The minimum number of elements of the matrix for each thread.
 const MIN_ELEMENTS_PER_THREAD: usize = 1 << 18;
@@ -163,14 +167,14 @@ impl<W: Weight> WithSimd for Part<'_, '_, W> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        if self.contracted == 0 { self.by_rows() } else { self.by_columns(simd) }
+        if self.contracted == 0 { self.by_rows(simd) } else { self.by_columns(simd) }
     }
 }
 
 impl<W: Weight> Part<'_, '_, W> {
     /// Adds rows of the matrix, four at once, times elements of each of the operand's rows.
     #[inline(always)]
-    fn by_rows(mut self) {
+    fn by_rows<S: Simd>(mut self, simd: S) {
         let ([depth, stride], width) = ([self.rhs.shape()[0], self.rhs.shape()[1]], self.columns.len());
         // Sums of at most `CHUNK_DEPTH` products are added to the result, which rounds less than one long sum.
         let sums = self.scratch;
@@ -180,12 +184,23 @@ impl<W: Weight> Part<'_, '_, W> {
             let fours = start + (end - start) / UNROLL * UNROLL;
             sums.fill(0.0);
             for k in (start..fours).step_by(UNROLL) {
+                let rows: [_; UNROLL] =
+                    std::array::from_fn(|i| &self.rhs.data()[(k + i) * stride..][self.columns.clone()]);
+                let chunks = rows.map(|row| row.as_chunks::<CHUNK_WIDTH>().0);
+                // Elements are widened once for all rows of the operand.
+                for index in 0..width / CHUNK_WIDTH {
+                    let mut chunk = [[0.0; CHUNK_WIDTH]; UNROLL];
+                    chunk.iter_mut().zip(chunks).for_each(|(chunk, chunks)| widen(&chunks[index], chunk));
+                    for (x, sums) in self.lhs.chunks_exact(depth).zip(sums.chunks_exact_mut(width)) {
+                        let factors = [x[k], x[k + 1], x[k + 2], x[k + 3]];
+                        add_rows(simd, factors, &chunk, &mut sums.as_chunks_mut::<CHUNK_WIDTH>().0[index]);
+                    }
+                }
+                let rest = width / CHUNK_WIDTH * CHUNK_WIDTH;
                 for (x, sums) in self.lhs.chunks_exact(depth).zip(sums.chunks_exact_mut(width)) {
-                    let [p, q, r, s] = [x[k], x[k + 1], x[k + 2], x[k + 3]];
-                    let [a, b, c, d] =
-                        [k, k + 1, k + 2, k + 3].map(|k| &self.rhs.data()[k * stride..][self.columns.clone()]);
-                    for (sum, ((a, b), (c, d))) in sums.iter_mut().zip(a.iter().zip(b).zip(c.iter().zip(d))) {
-                        *sum += (p * a.widened() + q * b.widened()) + (r * c.widened() + s * d.widened());
+                    for (j, sum) in sums.iter_mut().enumerate().skip(rest) {
+                        let products = rows.iter().zip(&x[k..k + UNROLL]).map(|(row, x)| x * row[j].widened());
+                        *sum += products.sum::<f32>();
                     }
                 }
             }
@@ -213,6 +228,22 @@ impl<W: Weight> Part<'_, '_, W> {
                 *out = sum_of_products(simd, x, self.scratch);
             }
         }
+    }
+}
+
+/// Adds the elements of rows times their factors.
+#[inline(always)]
+fn add_rows<S: Simd>(
+    simd: S,
+    factors: [f32; UNROLL],
+    rows: &[[f32; CHUNK_WIDTH]; UNROLL],
+    sums: &mut [f32; CHUNK_WIDTH],
+) {
+    for (j, sum) in sums.iter_mut().enumerate() {
+        // Two short chains of additions.
+        let low = f32::multiply_add(simd, factors[1], rows[1][j], factors[0] * rows[0][j]);
+        let high = f32::multiply_add(simd, factors[3], rows[3][j], factors[2] * rows[2][j]);
+        *sum += low + high;
     }
 }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use gemm_common::Parallelism;
 use ndarray::{ArrayView2, ArrayViewMut2, Axis, Slice};
+use pulp::Simd;
 
 use crate::Float;
 
@@ -87,17 +88,31 @@ type Gemm<T> = unsafe fn(
 pub trait Multiply: Sized {
     /// The fastest function of this processor.
     fn gemm() -> Gemm<Self>;
+
+    /// Returns `a * b + c`, with one rounding if the vectors of `S` have an instruction for it. Without one, `mul_add` would call a function
+    /// for each element.
+    fn multiply_add<S: Simd>(simd: S, a: Self, b: Self, c: Self) -> Self;
 }
 
 impl Multiply for f32 {
     fn gemm() -> Gemm<f32> {
         gemm_f32::gemm::f32::get_gemm_fn()
     }
+
+    #[inline(always)]
+    fn multiply_add<S: Simd>(_: S, a: f32, b: f32, c: f32) -> f32 {
+        if size_of::<S::f32s>() == size_of::<f32>() { a * b + c } else { a.mul_add(b, c) }
+    }
 }
 
 impl Multiply for f64 {
     fn gemm() -> Gemm<f64> {
         gemm_f64::gemm::f64::get_gemm_fn()
+    }
+
+    #[inline(always)]
+    fn multiply_add<S: Simd>(_: S, a: f64, b: f64, c: f64) -> f64 {
+        if size_of::<S::f64s>() == size_of::<f64>() { a * b + c } else { a.mul_add(b, c) }
     }
 }
 

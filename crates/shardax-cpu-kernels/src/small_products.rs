@@ -71,46 +71,99 @@ impl<T: Float> WithSimd for Task<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
-        match self.right.sizes[1] {
-            ..=8 => self.multiply::<8>(),
-            _ => self.multiply::<MAX_SMALL_SIDE>(),
+    fn with_simd<S: Simd>(self, simd: S) {
+        match (self.right.sizes, self.left.is_transposed) {
+            ([2, ..=8], false) => self.multiply_rows::<S, 8, 2>(simd),
+            ([3, ..=8], false) => self.multiply_rows::<S, 8, 3>(simd),
+            ([4, ..=8], false) => self.multiply_rows::<S, 8, 4>(simd),
+            ([5, ..=8], false) => self.multiply_rows::<S, 8, 5>(simd),
+            ([6, ..=8], false) => self.multiply_rows::<S, 8, 6>(simd),
+            ([7, ..=8], false) => self.multiply_rows::<S, 8, 7>(simd),
+            ([8, ..=8], false) => self.multiply_rows::<S, 8, 8>(simd),
+            ([_, ..=8], _) => self.multiply::<S, 8>(simd),
+            _ => self.multiply::<S, MAX_SMALL_SIDE>(simd),
         }
     }
 }
 
 impl<T: Float> Task<'_, T> {
-    /// Multiplies matrices of at most `W` columns. `W` elements of a row are read and written where the arrays have as many, because
-    /// copying a known number of elements needs no call of `memcpy`: elements of the next row make sums that the next row overwrites.
+    /// Multiplies matrices of at most `W` columns and exactly `D` contracted elements, whose left operand is in row order. The rows of a
+    /// right operand stay in registers.
     #[inline(always)]
-    fn multiply<const W: usize>(self) {
+    fn multiply_rows<S: Simd, const W: usize, const D: usize>(self, simd: S) {
         let Task { left, right, first, out } = self;
-        let ([rows, depth], columns) = (left.sizes, right.sizes[1]);
-        let ([row_stride, element_stride], [right_row, right_column]) = (left.strides(), right.strides());
-        let mut padded = [[T::zero(); W]; MAX_SMALL_SIDE];
-        for index in 0..out.len() / (rows * columns) {
-            let (a, b) = (left.matrix(first + index), right.matrices_from(first + index));
-            for (k, padded) in padded[..depth].iter_mut().enumerate() {
-                match (right.is_transposed, b[k * right_row..].first_chunk::<W>()) {
-                    (false, Some(row)) => *padded = *row,
-                    (false, None) => padded[..columns].copy_from_slice(&b[k * right_row..][..columns]),
-                    (true, _) => (0..columns).for_each(|j| padded[j] = b[k * right_row + j * right_column]),
-                }
-            }
-            for i in 0..rows {
+        let columns = right.sizes[1];
+        let size = left.sizes[0] * columns;
+        for index in 0..out.len() / size {
+            let mut rows = [[T::zero(); W]; D];
+            load(&right, first + index, &mut rows);
+            let (left, _) = left.matrix(first + index).as_chunks::<D>();
+            for (i, factors) in left.iter().enumerate() {
                 let mut sums = [T::zero(); W];
-                for (k, row) in padded[..depth].iter().enumerate() {
-                    let factor = a[i * row_stride + k * element_stride];
+                for (factor, row) in factors.iter().zip(&rows) {
                     for (sum, element) in sums.iter_mut().zip(row) {
-                        *sum = *sum + factor * *element;
+                        *sum = T::multiply_add(simd, *factor, *element, *sum);
                     }
                 }
-                let out = &mut out[(index * rows + i) * columns..];
-                match out.first_chunk_mut::<W>() {
-                    Some(out) => *out = sums,
-                    None => out[..columns].copy_from_slice(&sums[..columns]),
+                write(&sums, columns, &mut out[index * size + i * columns..]);
+            }
+        }
+    }
+
+    /// Multiplies matrices of at most `W` columns.
+    #[inline(always)]
+    fn multiply<S: Simd, const W: usize>(self, simd: S) {
+        let Task { left, right, first, out } = self;
+        let ([rows, depth], columns) = (left.sizes, right.sizes[1]);
+        let [row_stride, element_stride] = left.strides();
+        let mut padded = [[T::zero(); W]; MAX_SMALL_SIDE];
+        for index in 0..out.len() / (rows * columns) {
+            load(&right, first + index, &mut padded[..depth]);
+            let a = left.matrix(first + index);
+            let out = &mut out[index * rows * columns..];
+            // Several rows at a time, so that the processor need not wait for one sum after the other.
+            for start in (0..rows).step_by(ROWS) {
+                let mut sums = [[T::zero(); W]; ROWS];
+                for (k, row) in padded[..depth].iter().enumerate() {
+                    for (i, sums) in sums.iter_mut().enumerate() {
+                        // A row beyond the last one computes the last one again.
+                        let factor = a[(start + i).min(rows - 1) * row_stride + k * element_stride];
+                        for (sum, element) in sums.iter_mut().zip(row) {
+                            *sum = T::multiply_add(simd, factor, *element, *sum);
+                        }
+                    }
+                }
+                for (i, sums) in sums.iter().enumerate().take(rows - start) {
+                    write(sums, columns, &mut out[(start + i) * columns..]);
                 }
             }
         }
+    }
+}
+
+/// The number of rows that are multiplied together.
+const ROWS: usize = 4;
+
+/// Reads the rows of a matrix. `W` elements are read where the array has as many, because copying a known number of elements needs no
+/// call of `memcpy`: elements of the next row make sums that the next row overwrites.
+#[inline(always)]
+fn load<T: Float, const W: usize>(matrices: &SmallMatrices<'_, T>, index: usize, rows: &mut [[T; W]]) {
+    let (elements, columns) = (matrices.matrices_from(index), matrices.sizes[1]);
+    let [row_stride, column_stride] = matrices.strides();
+    for (k, row) in rows.iter_mut().enumerate() {
+        match (matrices.is_transposed, elements[k * row_stride..].first_chunk::<W>()) {
+            (false, Some(elements)) => *row = *elements,
+            (false, None) => row[..columns].copy_from_slice(&elements[k * row_stride..][..columns]),
+            (true, _) => (0..columns).for_each(|j| row[j] = elements[k * row_stride + j * column_stride]),
+        }
+    }
+}
+
+/// Writes `W` sums where the array has room for as many. The next row overwrites those beyond the columns.
+#[inline(always)]
+fn write<T: Float, const W: usize>(sums: &[T; W], columns: usize, out: &mut [T]) {
+    match out.first_chunk_mut::<W>() {
+        Some(out) => *out = *sums,
+        None => out[..columns].copy_from_slice(&sums[..columns]),
     }
 }

@@ -34,6 +34,9 @@ const ROWS: usize = 12;
 /// The number of words whose products are summed up in registers. Shorter chains of additions have smaller errors.
 const DEPTH: usize = 256;
 
+/// The number of words of each column that are packed at a time if there are few rows.
+const FEW_DEPTH: usize = if cfg!(test) { 8 } else { 64 };
+
 /// The maximum number of words of a packed block of the left and of the right operand. A block has one tile's rows or columns at
 /// least. Tests have several blocks of small operands.
 const LEFT_BLOCK: usize = if cfg!(test) { 1 << 12 } else { 1 << 20 };
@@ -297,6 +300,13 @@ impl<U: Unit, R: Rounded<U::Sum>> WithSimd for Run<'_, '_, U, R> {
             return amx::multiply::<U, R, _>(registers, [left, right], out, buffers);
         }
         let words = left.depth.div_ceil(U::GROUP);
+        if left.sides <= ROWS {
+            return match left.sides {
+                ..=4 => multiply_few::<U, R, 4>(unit, left, right, out, buffers),
+                5..=8 => multiply_few::<U, R, 8>(unit, left, right, out, buffers),
+                _ => multiply_few::<U, R, ROWS>(unit, left, right, out, buffers),
+            };
+        }
         let rows = (LEFT_BLOCK / words / ROWS * ROWS).max(ROWS);
         let columns = (RIGHT_BLOCK / words / COLUMNS * COLUMNS).max(COLUMNS);
         for row in (0..left.sides).step_by(rows) {
@@ -310,6 +320,58 @@ impl<U: Unit, R: Rounded<U::Sum>> WithSimd for Run<'_, '_, U, R> {
             }
         }
     }
+}
+
+/// Multiplies at most `H` rows. Packed words are used once, so that they are packed into few words that stay in the first cache, a part of
+/// the sums at a time.
+#[inline(always)]
+fn multiply_few<U: Unit, R: Rounded<U::Sum>, const H: usize>(
+    unit: U,
+    left: Matrix<'_, U::Element>,
+    right: Matrix<'_, U::Element>,
+    mut out: ArrayViewMut2<'_, R>,
+    buffers: &mut Buffers,
+) {
+    let words = left.depth.div_ceil(U::GROUP);
+    let rows = sized(&mut buffers.left, words * H);
+    pack::<U, H>(left, U::LEFT_MASK, rows);
+    let panels = right.sides.div_ceil(COLUMNS);
+    let mut sums = vec![[[U::Sum::default(); COLUMNS]; H]; panels];
+    let mut excess = vec![[U::Sum::default(); COLUMNS]; if U::LEFT_MASK == 0 { 0 } else { panels }];
+    let mask = [U::LEFT_MASK; FEW_DEPTH];
+    let mut packed = [0; FEW_DEPTH * COLUMNS];
+    for (part, rows) in rows.chunks(FEW_DEPTH * H).enumerate() {
+        let depth = rows.len() / H;
+        let packed = &mut packed[..depth * COLUMNS];
+        for (panel, sums) in sums.iter_mut().enumerate() {
+            let start = panel * COLUMNS;
+            let columns = right.slice(start, COLUMNS.min(right.sides - start));
+            pack::<U, COLUMNS>(columns.part(part * FEW_DEPTH * U::GROUP, depth * U::GROUP), 0, packed);
+            let mut part_sums = [[U::Sum::default(); COLUMNS]; H];
+            unit.tile(rows, packed, &mut part_sums);
+            add_sums(sums.as_flattened_mut(), part_sums.as_flattened());
+            if let Some(excess) = excess.get_mut(panel) {
+                let mut part_excess = [[U::Sum::default(); COLUMNS]];
+                unit.tile::<1>(&mask[..depth], packed, &mut part_excess);
+                add_sums(excess, part_excess.as_flattened());
+            }
+        }
+    }
+    let no_excess = [U::Sum::default(); COLUMNS];
+    for (panel, sums) in sums.iter().enumerate() {
+        let excess = excess.get(panel).unwrap_or(&no_excess);
+        let start = panel * COLUMNS;
+        let end = (start + COLUMNS).min(right.sides);
+        for (mut out, sums) in out.rows_mut().into_iter().zip(sums) {
+            let Some(out) = out.as_slice_mut() else { continue };
+            write::<U, R>(&mut out[start..end], sums, excess);
+        }
+    }
+}
+
+#[inline(always)]
+fn add_sums<T: Sum>(sums: &mut [T], others: &[T]) {
+    sums.iter_mut().zip(others).for_each(|(sum, other)| *sum = sum.add(*other));
 }
 
 /// A packed block of the left operand: panels of [`ROWS`] rows. The last panel can have fewer rows.

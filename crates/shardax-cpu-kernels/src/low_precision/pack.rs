@@ -33,6 +33,12 @@ impl<'a, T> Matrix<'a, T> {
         Matrix { data: &self.data[index * self.sides * self.depth..], ..self }
     }
 
+    /// Some of the elements of each side, as far as there are some.
+    pub fn part(self, start: usize, depth: usize) -> Self {
+        let offset = start * if self.has_contiguous_sides { 1 } else { self.stride };
+        Matrix { data: &self.data[offset..], depth: depth.min(self.depth - start), ..self }
+    }
+
     /// Some of the sides.
     pub fn slice(self, start: usize, sides: usize) -> Self {
         let offset = start * if self.has_contiguous_sides { self.stride } else { 1 };

@@ -8,7 +8,9 @@ use shardax_pjrt::ffi::{Arg, CallFrame, Ret};
 use zerocopy::{FromBytes, Immutable};
 
 use super::matmul::{contracted_dim, matrices};
-use super::{call, convert, is_enabled, is_worth, limits, number, numbers_mut, reshape, size_of_dims, sizes, view};
+use super::{
+    call, convert, is_enabled, is_worth, limits, low_precision, number, numbers_mut, reshape, size_of_dims, sizes, view,
+};
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
@@ -20,6 +22,9 @@ pub(super) const TARGET: &str = "shardax_few_rows";
 /// Lowers the product to a kernel, if it is worthwhile.
 pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
     if !dot.lhs_batch.is_empty() || ![&args[0], &args[1]].into_iter().all(|&v| cx.dtype(v).is_float()) {
+        return None;
+    }
+    if low_precision::is_read_in_place(dot, cx, args) {
         return None;
     }
     let sides = [(args[0], &*dot.lhs_contract), (args[1], &*dot.rhs_contract)];

@@ -8,7 +8,7 @@ use shardax_pjrt::ffi::{Arg, CallFrame, Ret};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::few_rows::stored;
-use super::matmul::matrices;
+use super::matmul::{contracted_dim, matrices};
 use super::{
     call, is_always_used, is_enabled, is_worth, limits, number, numbers_mut, reshape, size_of_dims, sizes, view,
 };
@@ -38,7 +38,7 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
         _ => return None,
     };
     // Packing the operands costs more than it saves if one side is short.
-    let is_wide = [rows, columns, depth].into_iter().all(|side| side >= min_side);
+    let is_wide = is_read_in_place(dot, cx, args) || [rows, columns, depth].into_iter().all(|side| side >= min_side);
     if !(is_fast && is_wide || is_always_used()) || !is_worth(work, limit) || !is_enabled(cx) {
         return None;
     }
@@ -50,6 +50,21 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     let numbers = [("lhs", a_dim as i64), ("rhs", b_dim as i64)];
     let product = call(cx, TARGET, &[a, b], &numbers, &[product])[0];
     Some(reshape(cx, product, &out.shape))
+}
+
+/// Returns `true` for a product of at least two rows and a matrix in row order, both of bf16, which the processor's instructions compute
+/// faster than the kernel of few rows.
+pub(super) fn is_read_in_place(dot: &DotGeneral, cx: &Lowering, args: &[Value]) -> bool {
+    let [x, w] = [args[0], args[1]].map(|v| stored(cx, v));
+    let are_bf16 = [x, w].into_iter().all(|v| cx.dtype(v) == DType::Bf16);
+    let rows = size_of_dims(cx.shape(x), &free(cx.shape(x).len(), &dot.lhs_contract, &dot.lhs_batch));
+    let w_free = free(cx.shape(w).len(), &dot.rhs_contract, &dot.rhs_batch);
+    let [columns, depth] = [size_of_dims(cx.shape(w), &w_free), size_of_dims(cx.shape(w), &dot.rhs_contract)];
+    are_bf16
+        && has_bf16_instructions()
+        && rows >= 2
+        && columns.min(depth) >= limits::MATMUL_SIDE
+        && contracted_dim([&dot.rhs_batch, &w_free, &dot.rhs_contract]) == Some(1)
 }
 
 /// Handles a call. `lhs` and `rhs` are the contracted dimensions of the operands.
