@@ -117,6 +117,8 @@ fn in_a_process_with_cpu_kernels() {
     }
     low_precision();
     transposed_operands();
+    elements_of_transposes();
+    elementwise_functions();
     complex_products();
     products_of_steps();
     // Batches of small matrices, in each layout.
@@ -205,6 +207,57 @@ fn transposed_operands() {
     assert_eq!(floats(&batches.call((&a, &b)).unwrap()), text_and_numbers("bji,kbj->bik", &a, &b).1);
 }
 
+/// Operands that are computed from transposes are written in the order of the transposes' operands.
+fn elements_of_transposes() {
+    let x = whole::<f32>(&[300, 80], 1);
+    let shifted = jit(|x: Array| {
+        let y = x.t() * 2 + x.get((0, ..)).expand_dims(1);
+        y.matmul(y.t())
+    });
+    let text = shifted.lower(&x).unwrap().as_text().to_string();
+    assert!(text.contains("{lhs = 1 : i64, rhs = 1 : i64"), "{text}");
+    let y = &x * 2 + x.get(0);
+    assert_eq!(floats(&shifted.call(&x).unwrap()), exact("ki,kj->ij", &y, &y));
+    let text = jit(|x: Array| shardax::numpy::cov(x.t())).lower(&x).unwrap().as_text().to_string();
+    assert!(text.contains("{lhs = 1 : i64, rhs = 1 : i64"), "{text}");
+    // A sum with an array in another order is written in its own order.
+    let mixed = jit(|x: Array, z: Array| (x.t() + z).matmul(x));
+    let z = whole::<f32>(&[80, 300], 2);
+    let text = mixed.lower((&x, &z)).unwrap().as_text().to_string();
+    assert!(text.contains("{lhs = 2 : i64, rhs = 1 : i64"), "{text}");
+    assert_eq!(floats(&mixed.call((&x, &z)).unwrap()), exact("ik,kj->ij", &(x.t() + z), &x));
+}
+
+/// Functions that XLA calls the C library for.
+fn elementwise_functions() {
+    let x = arange(0..3000).astype(DType::F64) / 7.0 + 0.01;
+    let functions: [(&str, fn(Array) -> Array, fn(f64) -> f64, &[DType]); 4] = [
+        ("sin", |x| x.sin(), f64::sin, &[DType::F32, DType::F64, DType::Bf16, DType::F16]),
+        ("cos", |x| x.cos(), f64::cos, &[DType::F32, DType::F64, DType::Bf16, DType::F16]),
+        ("tan", shardax::numpy::tan, f64::tan, &[DType::F32, DType::Bf16]),
+        ("log", |x| x.log(), f64::ln, &[DType::F64]),
+    ];
+    for (name, function, scalar_function, dtypes) in functions {
+        for &dtype in dtypes {
+            let (x, function) = (x.astype(dtype), jit(function));
+            let text = function.lower(&x).unwrap().as_text().to_string();
+            assert!(text.contains(&format!("shardax_{name}")), "{text}");
+            let want: Vec<f64> = floats(&x).into_iter().map(scalar_function).collect();
+            let epsilon = match dtype {
+                DType::F64 => 3e-16,
+                DType::F32 => 1e-7,
+                DType::F16 => 1e-3,
+                _ => 8e-3,
+            };
+            let found = floats(&function.call(&x).unwrap());
+            let is_near = |(x, y): (&f64, &f64)| (x - y).abs() <= epsilon * y.abs().max(1e-4);
+            assert!(found.iter().zip(&want).all(is_near), "{name} of {dtype}");
+            let text = function.lower(x.get(s![..100])).unwrap().as_text().to_string();
+            assert!(!text.contains("shardax_"), "few elements are computed by XLA's loop:\n{text}");
+        }
+    }
+}
+
 /// Products of int8 with sums in int32, and of bfloat16 with sums in float32: in each layout, in batches, of odd sizes.
 fn low_precision() {
     let layouts: [(&str, &[usize], &[usize]); 7] = [
@@ -290,7 +343,11 @@ fn few_rows() {
         for (spec, a, b) in cases {
             let (a, b) = (cast(operand_of(a, 1), is_half, dtype), weights(b, dtype));
             let (text, found) = text_and_numbers(spec, &a, &b);
-            assert!(text.contains("shardax_few_rows"), "{dtype}, {spec}:\n{text}");
+            // Instructions for bfloat16 read a matrix in row order faster.
+            let by_instructions = dtype == DType::Bf16 && has_bf16_instructions();
+            let is_called =
+                text.contains("shardax_few_rows") || by_instructions && text.contains("shardax_dot_low_precision");
+            assert!(is_called, "{dtype}, {spec}:\n{text}");
             let want = exact(spec, &a, &b).into_iter();
             let want = want.map(|x| if is_half { floats(&array(x).astype(dtype))[0] } else { x });
             assert_eq!(found, want.collect::<Vec<_>>(), "{dtype}, {spec}");

@@ -434,7 +434,9 @@ impl CovOptions {
                 let x = super::atleast_2d(&to_strong_type(x, x.dtype()));
                 if is_transposed { x.t() } else { x }
             });
-            let x = super::concatenate(rows.collect::<Vec<_>>(), 0);
+            let mut rows: Vec<Array> = rows.collect();
+            // A copy would hide a transpose from the product.
+            let x = if rows.len() == 1 { rows.remove(0) } else { super::concatenate(rows, 0) };
             x.check()?;
             let count = x.shape()[1];
             let weights = self.weights(count)?;

@@ -17,8 +17,10 @@ use crate::core::primitive::Primitive;
 use crate::core::program::Aval;
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::ops::primitive::binary::Binary;
 use crate::ops::primitive::dot::{DotGeneral, free};
-use crate::ops::primitive::shape_ops::Transpose;
+use crate::ops::primitive::shape_ops::{BroadcastInDim, Transpose};
+use crate::ops::primitive::unary::Unary;
 use crate::shape::Shape;
 
 pub(super) const TARGET: &str = "shardax_dot";
@@ -145,33 +147,94 @@ struct TransposeOf {
     permutation: SmallVec<[usize; 4]>,
 }
 
-/// Stores the origin of an operation's result if it is a transpose.
+/// The origin of a value that is computed element by element from transposes of other values, so that their elements are read in
+/// another order than the value's.
+struct ElementsOfTransposes {
+    permutation: SmallVec<[usize; 4]>,
+}
+
+/// The origin of a value that repeats a smaller one, and is read in any order.
+struct Broadcast;
+
+/// Stores the origin of an operation's result if it is a transpose, or computed element by element from transposes.
 pub(in crate::backend) fn follow(cx: &mut Lowering, primitive: &dyn Primitive, args: &[Value], values: &[Value]) {
-    let ([x], &[value]) = (args, values) else { return };
-    let Some(transpose) = primitive.as_any().downcast_ref::<Transpose>() else { return };
-    if cx.is_invariant(*x) {
-        cx.set_origin(value, InvariantTranspose);
-    } else if *x != value {
-        cx.set_origin(value, TransposeOf { operand: *x, permutation: transpose.permutation.clone() });
+    let &[value] = values else { return };
+    let primitive = primitive.as_any();
+    match (primitive.downcast_ref::<Transpose>(), args) {
+        (Some(_), [x]) if cx.is_invariant(*x) => cx.set_origin(value, InvariantTranspose),
+        (Some(transpose), [x]) if *x != value => {
+            cx.set_origin(value, TransposeOf { operand: *x, permutation: transpose.permutation.clone() });
+        }
+        _ if primitive.is::<BroadcastInDim>() && !args.contains(&value) => cx.set_origin(value, Broadcast),
+        _ if (primitive.is::<Binary>() || primitive.is::<Unary>()) && !args.contains(&value) => {
+            if let Some(permutation) = common_permutation(cx, args) {
+                cx.set_origin(value, ElementsOfTransposes { permutation });
+            }
+        }
+        _ => {}
     }
 }
 
+/// The order in which all operands are read that are not read in any order. `None` if it is their own, or if they differ.
+fn common_permutation(cx: &Lowering, args: &[Value]) -> Option<SmallVec<[usize; 4]>> {
+    let mut ordered = args.iter().filter(|v| !cx.shape(**v).is_empty() && cx.origin::<Broadcast>(**v).is_none());
+    let permutation = permutation_of(cx, *ordered.next()?)?.clone();
+    ordered.all(|v| permutation_of(cx, *v) == Some(&permutation)).then_some(permutation)
+}
+
+fn permutation_of(cx: &Lowering, value: Value) -> Option<&SmallVec<[usize; 4]>> {
+    let of_transpose = cx.origin::<TransposeOf>(value).map(|origin| &origin.permutation);
+    of_transpose.or_else(|| cx.origin::<ElementsOfTransposes>(value).map(|origin| &origin.permutation))
+}
+
 /// Returns the same product of operands that are not transposed, because the kernels read both layouts in place, but a call's
-/// operands are written to memory. `None` if no operand is such a transpose.
-pub(crate) fn without_transposes(dot: &DotGeneral, cx: &Lowering, args: &[Value]) -> Option<(DotGeneral, [Value; 2])> {
-    let lhs = operand_of_transpose(cx, args[0], &dot.lhs_batch, &dot.lhs_contract);
-    let rhs = operand_of_transpose(cx, args[1], &dot.rhs_batch, &dot.rhs_contract);
-    if lhs.is_none() && rhs.is_none() {
-        return None;
+/// operands are written to memory. `None` if no operand is such a transpose, or computed from one element by element.
+pub(crate) fn without_transposes(
+    dot: &DotGeneral,
+    cx: &mut Lowering,
+    args: &[Value],
+) -> Option<(DotGeneral, [Value; 2])> {
+    let (mut dot, mut args, mut is_changed) = (dot.clone(), [args[0], args[1]], false);
+    let sides = [(&mut dot.lhs_batch, &mut dot.lhs_contract), (&mut dot.rhs_batch, &mut dot.rhs_contract)];
+    for (arg, (batch, contract)) in args.iter_mut().zip(sides) {
+        if let Some(operand) = operand_of_transpose(cx, *arg, batch, contract) {
+            (*arg, *batch, *contract) = operand;
+            is_changed = true;
+        }
+        if let Some(operand) = in_order_of_elements(cx, *arg, batch, contract) {
+            (*arg, *batch, *contract) = operand;
+            is_changed = true;
+        }
     }
-    let (mut dot, mut args) = (dot.clone(), [args[0], args[1]]);
-    if let Some((operand, batch, contract)) = lhs {
-        (args[0], dot.lhs_batch, dot.lhs_contract) = (operand, batch, contract);
-    }
-    if let Some((operand, batch, contract)) = rhs {
-        (args[1], dot.rhs_batch, dot.rhs_contract) = (operand, batch, contract);
-    }
-    Some((dot, args))
+    is_changed.then_some((dot, args))
+}
+
+/// Transposes a value that is computed from transposes, so that XLA reads their elements in order and writes them in the same order. Returns
+/// its batch and contracted dimensions too. `None` if the result is no batch of matrices in memory.
+fn in_order_of_elements(
+    cx: &mut Lowering,
+    value: Value,
+    batch: &[usize],
+    contract: &[usize],
+) -> Option<(Value, SmallVec<[usize; 4]>, SmallVec<[usize; 4]>)> {
+    let permutation = cx.origin::<ElementsOfTransposes>(value)?.permutation.clone();
+    let (batch, contract) = moved_dims(&permutation, batch, contract)?;
+    let mut order = vec![0; permutation.len()];
+    permutation.iter().enumerate().for_each(|(dim, place)| order[*place] = dim);
+    Some((transpose(cx, value, &order), batch, contract))
+}
+
+/// The batch and contracted dimensions after dimension `d` has become `permutation[d]`. `None` if the dimensions are no batch of matrices in
+/// memory then.
+fn moved_dims(
+    permutation: &[usize],
+    batch: &[usize],
+    contract: &[usize],
+) -> Option<(SmallVec<[usize; 4]>, SmallVec<[usize; 4]>)> {
+    let free = free(permutation.len(), contract, batch);
+    let [free, batch, contract] =
+        [&free, batch, contract].map(|dims| dims.iter().map(|&d| permutation[d]).collect::<SmallVec<[usize; 4]>>());
+    contracted_dim([&batch, &free, &contract]).map(|_| (batch, contract))
 }
 
 /// Returns the operand of a transpose, with its batch and contracted dimensions, if it is a batch of matrices in memory. The other
@@ -183,10 +246,7 @@ fn operand_of_transpose(
     contract: &[usize],
 ) -> Option<(Value, SmallVec<[usize; 4]>, SmallVec<[usize; 4]>)> {
     let TransposeOf { operand, permutation } = cx.origin(value)?;
-    let free = free(permutation.len(), contract, batch);
-    let [free, batch, contract] =
-        [&free, batch, contract].map(|dims| dims.iter().map(|&d| permutation[d]).collect::<SmallVec<[usize; 4]>>());
-    contracted_dim([&batch, &free, &contract]).map(|_| (*operand, batch, contract))
+    moved_dims(permutation, batch, contract).map(|(batch, contract)| (*operand, batch, contract))
 }
 
 /// Transposes matrices that are the same in all iterations of a loop. XLA moves a call out of a loop, and its operands
