@@ -52,3 +52,32 @@ fn positions_of_ties_zeros_infinities_and_nan() -> Result<()> {
     }
     Ok(())
 }
+
+/// Threads of the plugin take subnormal numbers for zeros, so they are compared as integers.
+#[test]
+fn positions_of_subnormal_numbers() -> Result<()> {
+    setup();
+    let mut numbers = vec![0.0f32; 40 * 50];
+    for (row, values) in numbers.chunks_mut(50).enumerate() {
+        (values[row], values[row + 1]) = (1e-40, -1e-40);
+    }
+    let x = Array::from_vec(numbers, &[40, 50])?;
+    let (max, min) = jit(|x: Array| (x.argmax(1), x.argmin(1))).call(&x)?;
+    assert_eq!(max.to_vec::<i32>()?, (0..40).collect::<Vec<i32>>());
+    assert_eq!(min.to_vec::<i32>()?, (1..41).collect::<Vec<i32>>());
+    Ok(())
+}
+
+/// Both reductions compute their elements from the operand. Integers that both read were stored, and took as much memory as
+/// the operand.
+#[test]
+fn positions_store_no_integers_of_all_elements() -> Result<()> {
+    setup();
+    let x = zeros([512, 4096]);
+    for axis in [0, 1] {
+        let program = jit(move |x: Array| (x * 2).argmax(axis)).lower(&x)?.compile()?;
+        let bytes = program.memory_analysis()?.temporaries as usize;
+        assert!(bytes < x.nbytes() / 2, "axis {axis}: {bytes} bytes, and the operand {}", x.nbytes());
+    }
+    Ok(())
+}

@@ -36,12 +36,23 @@ pub(super) fn ordered_integers(cx: &mut Lowering, x: Value, reducer: Reducer) ->
     let operand = cx.aval(x).with_dtype(integer);
     let bits = cx.op("stablehlo.bitcast_convert", &[x], "", &operand);
     let ordered = reordered(cx, bits, &operand);
-    let magnitude = cx.constant(highest(integer), &operand);
-    let magnitude = cx.op("stablehlo.and", &[bits, magnitude], "", &operand);
-    let infinity = cx.constant(infinity_bits(dtype), &operand);
-    let is_nan = cx.compare("GT", magnitude, infinity);
+    let is_nan = is_nan_of_bits(cx, bits, dtype);
     let nan = cx.constant(nan, &operand);
     Some(cx.op("stablehlo.select", &[is_nan, nan, ordered], "", &operand))
+}
+
+/// Returns `true` for the bits of a NaN of `dtype`.
+pub(super) fn is_nan_of_bits(cx: &mut Lowering, bits: Value, dtype: DType) -> Value {
+    let aval = cx.aval(bits);
+    let magnitude = magnitude(cx, bits, &aval);
+    let infinity = cx.constant(infinity_bits(dtype), &aval);
+    cx.compare("GT", magnitude, infinity)
+}
+
+/// The bits without the sign.
+pub(super) fn magnitude(cx: &mut Lowering, bits: Value, aval: &Aval) -> Value {
+    let all_but_sign = cx.constant(highest(aval.dtype), aval);
+    cx.op("stablehlo.and", &[bits, all_but_sign], "", aval)
 }
 
 /// The integer of the same size, for dtypes with infinities and fast integers.
@@ -66,7 +77,7 @@ fn infinity_bits(dtype: DType) -> Scalar {
 }
 
 /// Inverts all bits except the sign of negative integers. It is its own inverse.
-fn reordered(cx: &mut Lowering, bits: Value, aval: &Aval) -> Value {
+pub(super) fn reordered(cx: &mut Lowering, bits: Value, aval: &Aval) -> Value {
     let shift = cx.constant(Scalar::Int(aval.dtype.bits() as i128 - 1), aval);
     let sign = cx.op("stablehlo.shift_right_arithmetic", &[bits, shift], "", aval);
     let all_but_sign = cx.constant(highest(aval.dtype), aval);
