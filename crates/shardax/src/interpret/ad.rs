@@ -96,6 +96,15 @@ pub(crate) struct Linearized {
     pub nonzero_out: Vec<bool>,
 }
 
+/// Merges equal equations of a program that contains derivatives.
+///
+/// Each derivative computes parts of the function again. Therefore, unless equal equations are merged before each
+/// derivative, a derivative of order n has a number of equations that grows exponentially with n.
+pub(crate) fn merged_if_nested(program: Program) -> Program {
+    let is_nested = program.eqns.iter().any(|eqn| eqn.scope.parts().contains(&scope::Part::Transform("jvp")));
+    if is_nested { program.simplified() } else { program }
+}
+
 /// Computes the outputs of `program` at `primals`, and the linear map of tangents at that point.
 ///
 /// `nonzero` marks the inputs that have a tangent.

@@ -56,7 +56,8 @@ fn push(pair: &Flat, identity: Option<u64>, f: FlatFn<'_>) -> Result<Flat> {
             ts.push(check_tangent(aval, t)?);
         }
         let args: Vec<Array> = traced.captures.iter().chain(&primals.leaves).cloned().collect();
-        let (outs, out_ts) = scope::transform("jvp", || ad::jvp_eval(&traced.program, &args, &ts, false))?;
+        let program = ad::merged_if_nested(traced.program);
+        let (outs, out_ts) = scope::transform("jvp", || ad::jvp_eval(&program, &args, &ts, false))?;
         let out_ts: Vec<Array> = outs.iter().zip(out_ts).map(|(o, t)| t.unwrap_or_else(|| zero(&o.aval()))).collect();
         let mut out = Flat::default();
         out.node(tree::Node::Tuple(2));
@@ -272,7 +273,8 @@ fn at_point(flat: &Flat, identity: Option<u64>, has_aux: bool, f: FlatFn<'_>) ->
         let nonzero: Vec<bool> = std::iter::repeat_n(false, traced.captures.len())
             .chain(in_avals.iter().map(|a| a.dtype.is_inexact()))
             .collect();
-        let (outs, linear) = ad::linearize(&traced.program, &primals, &nonzero)?;
+        let program = ad::merged_if_nested(traced.program);
+        let (outs, linear) = ad::linearize(&program, &primals, &nonzero)?;
         // The residuals must leave the trace together with the results, so they are additional outputs.
         let mut out = Flat::default();
         out.node(tree::Node::Tuple(2));
@@ -284,7 +286,7 @@ fn at_point(flat: &Flat, identity: Option<u64>, has_aux: bool, f: FlatFn<'_>) ->
             in_def: flat.def.clone(),
             in_avals: in_avals.clone(),
             out_def,
-            out_avals: traced.program.out_avals(),
+            out_avals: program.out_avals(),
             programs: identity.map(|_| Cache::new()),
         };
         if has_aux {

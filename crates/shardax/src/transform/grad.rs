@@ -18,7 +18,6 @@ use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_concrete};
 use crate::runtime::concrete_inputs::WholeArrays;
 use crate::runtime::device_put::{committed_sharding, return_to};
 use crate::runtime::implicit_jit;
-use crate::scope;
 
 /// The dtypes allowed for arguments and results.
 #[derive(Clone, Copy, Debug, Default, Hash)]
@@ -232,10 +231,7 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
         }
     }
     let (traced, out_def) = trace_concrete(Rc::new(WholeArrays(flat.leaves.to_vec())), &flat.def, &avals, f)?;
-    // Each derivative computes parts of the function again, so without merging equal equations a derivative of order n has
-    // a number of equations that grows exponentially with n.
-    let is_nested = traced.program.eqns.iter().any(|eqn| eqn.scope.parts().contains(&scope::Part::Transform("jvp")));
-    let program = if is_nested { traced.program.simplified() } else { traced.program };
+    let program = ad::merged_if_nested(traced.program);
     let out_avals = program.out_avals();
     check_scalar(&out_avals, &out_def, options)?;
 

@@ -19,6 +19,7 @@ use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_concrete};
 use crate::ops::lax::iota;
 use crate::runtime::concrete_inputs::WholeArrays;
 use crate::runtime::implicit_jit;
+use crate::scope;
 
 /// Returns the Jacobian of a function by forward mode, one column per input element. It is faster than reverse mode if
 /// there are more outputs than inputs.
@@ -243,7 +244,8 @@ impl<'a> Point<'a> {
     fn new(name: &str, flat: &Flat, wanted: &'a [usize], has_aux: bool, f: FlatFn<'_>) -> Result<Self> {
         let avals = avals_of(flat)?;
         wanted.iter().try_for_each(|&i| differentiable(name, "inputs", &avals[i]))?;
-        let (traced, out_def) = trace_concrete(Rc::new(WholeArrays(flat.leaves.to_vec())), &flat.def, &avals, f)?;
+        let (mut traced, out_def) = trace_concrete(Rc::new(WholeArrays(flat.leaves.to_vec())), &flat.def, &avals, f)?;
+        traced.program = ad::merged_if_nested(traced.program);
         let primals: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
         let outs = eval(&traced.program, &primals)?;
         let rows = match has_aux {
@@ -278,7 +280,8 @@ impl Mode for Forward {
             let columns = vmap(|t: Array| -> Result<Vec<Array>> {
                 let mut tangents: Tangents = vec![None; at.primals.len()];
                 tangents[at.operand(leaf)] = Some(t);
-                let (outs, ts) = ad::jvp_eval(&at.traced.program, &at.primals, &tangents, false)?;
+                let (outs, ts) =
+                    scope::transform("jvp", || ad::jvp_eval(&at.traced.program, &at.primals, &tangents, false))?;
                 Ok(outs.iter().zip(ts).take(at.rows).map(|(out, t)| t.unwrap_or_else(|| zero_tangent(out))).collect())
             })
             .out_axes(-1)
