@@ -23,6 +23,7 @@ use crate::error::{AtCaller, Result, err};
 use crate::interpret::eval::eval;
 use crate::interpret::flat::{avals_of, trace_flat};
 use crate::interpret::higher_order::{drop_unused_captures, marked};
+use crate::ops::constants::float;
 use crate::ops::control_flow::{ScanOptions, custom_vjp, scan, while_loop};
 use crate::ops::lax;
 use crate::ops::numpy::options::options;
@@ -362,7 +363,8 @@ fn norm(x: &Array) -> Array {
 /// Computes the size of the next step from the last size and the step's error relative to the tolerance. After an accepted
 /// step the size never shrinks.
 fn next_step(dt: &Array, error: &Array) -> Array {
-    let smallest_factor = where_(error.less(1), 1.0, 0.2);
+    // A choice between two plain numbers would be float32, also for errors in float64.
+    let smallest_factor = where_(error.less(1), 1.0, float(0.2, error.dtype()));
     let factor = (error.pow(-1.0 / 5.0) * 0.9).maximum(smallest_factor).minimum(10.0);
     where_(error.equal(0), dt * 10.0, dt * factor.astype(dt.dtype()))
 }

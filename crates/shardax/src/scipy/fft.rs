@@ -23,7 +23,7 @@ use crate::core::program::trace::or_failed;
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::fft::{FftNorm, FftOptions};
-use crate::ops::constants::integer;
+use crate::ops::constants::{float, integer};
 use crate::ops::lax;
 use crate::ops::numpy::{complex, imag, promote_dtypes, real, to_inexact};
 use crate::ops::operators::ArrayLike;
@@ -137,7 +137,12 @@ fn stride_two(x: &Array, start: usize) -> Array {
 fn scales(like: &Array, n: usize, half: f64) -> Array {
     let n = n as f64;
     let is_first = lax::iota(DType::for_indices(&[n as usize]), &[n as usize], 0).equal(0);
-    crate::ops::numpy::where_(is_first, (4.0 * n).powf(half), (2.0 * n).powf(half)).astype(like.dtype())
+    // Numbers without a dtype would be float32, also for float64 arrays.
+    crate::ops::numpy::where_(
+        is_first,
+        float((4.0 * n).powf(half), like.dtype()),
+        float((2.0 * n).powf(half), like.dtype()),
+    )
 }
 
 /// Interleaves the elements of `even` and `odd` along the last axis, which has `n` elements in the result.

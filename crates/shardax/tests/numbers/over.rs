@@ -108,6 +108,15 @@ fn averages_with_weights_of_an_axis() -> Result<()> {
 }
 
 #[test]
+fn covariances_of_too_few_observations_are_nan() -> Result<()> {
+    common::quick::setup();
+    assert!(np::cov(zeros(0)).item::<f32>()?.is_nan());
+    assert!(np::cov(array([1.0f32])).item::<f32>()?.is_nan());
+    assert!(np::CovOptions::new().ddof(3).cov(array([1.0f32, 1.0])).item::<f32>()?.is_nan());
+    Ok(())
+}
+
+#[test]
 fn options_that_a_reduction_does_not_have() {
     common::quick::setup();
     fn text(x: Array) -> String {

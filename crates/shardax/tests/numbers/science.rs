@@ -96,3 +96,17 @@ fn the_slope_of_the_entropy_of_poisson_is_finite() -> Result<()> {
     assert!(slopes[0].is_finite());
     Ok(())
 }
+
+#[test]
+fn orthonormal_cosine_transforms_of_float64() -> Result<()> {
+    setup();
+    let options = shardax::fft::FftOptions::new().norm(shardax::fft::FftNorm::Ortho);
+    let x = array_of([1.0; 7], DType::F64);
+    let root = 7f64.sqrt();
+    let first = options.dct(&x).get(0).item::<f64>()?;
+    assert!((first - root).abs() < 1e-14, "{first}");
+    let impulse = array_of([root, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], DType::F64);
+    let flat = options.idct(&impulse).to_vec::<f64>()?;
+    assert!(flat.iter().all(|y| (y - 1.0).abs() < 1e-14), "{flat:?}");
+    Ok(())
+}

@@ -507,7 +507,8 @@ fn covariance(x: &Array, weights: &[Array], ddof: f64, [has_fweights, has_aweigh
     let product = match weights {
         [] => {
             let x = x - x.mean(over(1).keepdims(true));
-            x.matmul(adjoint(x.clone())) / (count - ddof)
+            // As in NumPy, too few observations have an undefined covariance: 0 / 0.
+            x.matmul(adjoint(x.clone())) / (count - ddof).max(0.0)
         }
         _ => {
             let weight = weights.iter().map(Array::abs).reduce(|a, b| a * b).unwrap_or_else(|| 1.into_array());
