@@ -74,6 +74,8 @@ const WITHOUT_EFFECT: &[&str] = &[
     "output_hidden_states",
     "output_past",
     "output_router_logits",
+    // AutoTrain writes this option of the tokenizer here.
+    "padding",
     "pooler_act",
     "pooler_fc_size",
     "pooler_num_attention_heads",

@@ -196,6 +196,15 @@ fn configurations_of_images_load_or_say_why() -> Result<()> {
     fails(vit(r#"{"model_type": "vit", "mlp_ratio": 3}"#), &["field `mlp_ratio` is 3"]);
     let resnet = |text: &str| Resnet::read(&Config::from_json(text)?).map(|(resnet, _)| resnet);
     assert_eq!(resnet(r#"{"model_type": "resnet"}"#)?.hidden_sizes, [256, 512, 1024, 2048]);
+    // The fields of a model that AutoTrain trained.
+    let trained = resnet(
+        r#"{"_name_or_path": "AutoTrain", "architectures": ["ResNetForImageClassification"], "depths": [3, 4, 6, 3],
+        "downsample_in_first_stage": false, "embedding_size": 64, "hidden_act": "relu", "hidden_sizes": [256, 512, 1024, 2048],
+        "id2label": {"0": "airplane", "1": "automobile", "2": "ship", "3": "truck"}, "layer_type": "bottleneck", "max_length": 128,
+        "model_type": "resnet", "num_channels": 3, "out_features": ["stage4"], "out_indices": [4], "padding": "max_length",
+        "problem_type": "single_label_classification", "torch_dtype": "float32", "transformers_version": "4.31.0"}"#,
+    )?;
+    assert_eq!(trained.classes, Some(4));
     fails(resnet(r#"{"model_type": "resnet", "depths": [1]}"#), &["`hidden_sizes` has 4 stages, but `depths` has 1"]);
     fails(resnet(r#"{"model_type": "resnet", "depths": []}"#), &["`depths` must be a list of positive integers"]);
     let segformer = |text: &str| Segformer::read(&Config::from_json(text)?).map(|(segformer, _)| segformer);
@@ -208,7 +217,7 @@ fn configurations_of_images_load_or_say_why() -> Result<()> {
     assert_eq!(ade.head, SegformerHead::Pixels { classes: 2, features: 256 });
     fails(segformer(r#"{"model_type": "segformer", "strides": [4, 2]}"#), &["`strides` must have 4 entries, got 2"]);
     let swin = |text: &str| Swin::read(&Config::from_json(text)?).map(|(swin, _)| swin);
-    assert_eq!(swin(r#"{"model_type": "swin"}"#)?.depths, [2, 2, 6, 2]);
+    assert_eq!(swin(r#"{"model_type": "swin", "path_norm": true, "num_layers": 4}"#)?.depths, [2, 2, 6, 2]);
     fails(swin(r#"{"model_type": "swin", "num_heads": [5, 6, 12, 24]}"#), &["num_heads (5) does not divide"]);
     fails(vit(r#"{"model_type": "vit", "architectures": ["ViTForMaskedImageModeling"]}"#), &["MaskedImageModeling"]);
     Ok(())
