@@ -133,3 +133,14 @@ fn options_that_a_reduction_does_not_have() {
     assert!(text(x.sum(over(..).mask(array([true, false])))).contains("broadcast"));
     assert!(text(x.sum(over(..).initial(ones(2)))).contains("needs an initial value that is a scalar"));
 }
+
+/// A float32 counts to 2^24 exactly.
+#[test]
+fn many_elements_of_float64_are_counted_exactly() -> Result<()> {
+    common::quick::setup();
+    let x = ones_dtype([(1 << 24) + 3], DType::F64);
+    let mask = ones_dtype(x.shape(), DType::Bool);
+    assert_eq!(x.mean(over(..).mask(&mask)).item::<f64>()?, 1.0);
+    assert_eq!(x.mean(..).item::<f64>()?, 1.0);
+    Ok(())
+}

@@ -11,6 +11,8 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
+use crate::ops::primitive::reduce::{Reducer, accumulator};
+use crate::ops::promotion::to_inexact;
 use crate::shape::Shape;
 pub(crate) use crate::shape::normalize_axes;
 pub use crate::shape::{AxisNumber, IntoAxes};
@@ -251,12 +253,13 @@ impl Reduction {
         self.over.initial.as_ref().map(|initial| convert(initial, y.dtype(), y.weak_type()))
     }
 
-    /// Returns the number of elements of each result: a number, or an array if the elements are masked.
+    /// Returns the number of elements of each result: a number, or an array if the elements are masked. They are counted as
+    /// integers, because a sum of floats is inexact from 2^24 in float32.
     pub fn count(&self, x: &Array) -> Array {
         match &self.over.mask {
             Some(mask) => {
-                let ones = convert(&mask.broadcast_to(x.shape()), DType::F32, true);
-                lax::reduce_with(&ones, crate::ops::primitive::reduce::Reducer::Sum, &self.axes)
+                let ones = convert(&mask.broadcast_to(x.shape()), DType::for_indices(&[x.size()]), false);
+                lax::reduce_with(&ones, Reducer::Sum, &self.axes).astype(accumulator(to_inexact(x.dtype())).real())
             }
             None => {
                 let count: usize = self.axes.iter().map(|&a| x.shape()[a]).product();
