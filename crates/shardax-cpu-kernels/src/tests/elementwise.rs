@@ -1,5 +1,7 @@
 //! Sines, cosines, tangents and logarithms compared with the library, in f64 for results in f32.
 
+use half::{bf16, f16};
+
 use super::assert_error;
 use crate::{cos, log, sin, tan};
 
@@ -33,6 +35,25 @@ fn circular_functions_of_f32() {
             assert_near(tangents[i].into(), wide.tan(), 0.51, epsilon, &format!("tan {x}"));
         }
         assert_eq!([sines[0], sines[1], tangents[1]].map(f32::to_bits), [0.0f32, -0.0, -0.0].map(f32::to_bits));
+    }
+}
+
+/// Elements of 16 bits are computed as f32.
+#[test]
+fn circular_functions_of_all_numbers_of_16_bits() {
+    let halves = (0..=u16::MAX).map(|bits| f16::from_bits(bits).to_f32());
+    let x: Vec<f32> = halves.chain((0..=u16::MAX).map(|bits| bf16::from_bits(bits).to_f32())).collect();
+    let [mut sines, mut cosines, mut tangents] = [0, 1, 2].map(|_| vec![0.0; x.len()]);
+    sin(&x, &mut sines, 2).unwrap();
+    cos(&x, &mut cosines, 2).unwrap();
+    tan(&x, &mut tangents, 2).unwrap();
+    for (i, x) in x.iter().enumerate() {
+        let (wide, epsilon) = (f64::from(*x), f64::from(f32::EPSILON));
+        // The library, which computes the functions of larger angles, is less accurate.
+        let units = if wide.abs() < 1.6e6 { 0.51 } else { 1.0 };
+        assert_near(sines[i].into(), wide.sin(), units, epsilon, &format!("sin {x}"));
+        assert_near(cosines[i].into(), wide.cos(), units, epsilon, &format!("cos {x}"));
+        assert_near(tangents[i].into(), wide.tan(), units, epsilon, &format!("tan {x}"));
     }
 }
 
