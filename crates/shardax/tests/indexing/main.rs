@@ -297,3 +297,12 @@ fn masks_are_indices_where_they_are_known() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn the_largest_index_of_32_bits_is_out_of_bounds() -> Result<()> {
+    setup();
+    let x = array([1, 2, 3, 4, 5]);
+    assert_eq!(x.get(&array([u32::MAX])).to_vec::<i32>()?, [5]);
+    assert_eq!(x.at(&array([u32::MAX])).set(7).to_vec::<i32>()?, [1, 2, 3, 4, 5]);
+    Ok(())
+}
