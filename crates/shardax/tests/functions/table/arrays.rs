@@ -17,6 +17,7 @@ table! {
     "Array::arctanh" => |c| c.x.arctanh();
     "Array::argmax" => |c| same!(c; c.x.argmax(c.i), c.x.argmax(..));
     "Array::argmin" => |c| c.x.argmin(c.i);
+    "Array::argpartition" => |c| c.x.argpartition(c.i, c.i);
     "Array::argsort" => |c| c.x.argsort(c.i);
     "Array::argsort_descending" => |c| c.x.argsort_descending(c.i);
     "Array::astype" => |c| c.x.astype(c.dtype);
@@ -25,9 +26,11 @@ table! {
     "Array::broadcast_to" => |c| c.x.broadcast_to(c.dims());
     "Array::cbrt" => |c| c.x.cbrt();
     "Array::ceil" => |c| c.x.ceil();
+    "Array::choose" => |c| c.places.choose(c.both(), np::IndexMode::Clip);
     "Array::check" => |c| c.x.check();
     "Array::clip" => |c| same!(c; c.x.clip(c.i, c.f), c.x.clip(&c.y, c.n));
     "Array::clz" => |c| c.x.clz();
+    "Array::compress" => |c| c.x.compress(array([true]), c.i);
     "Array::conj" => |c| c.x.conj();
     "Array::cos" => |c| c.x.cos();
     "Array::cosh" => |c| c.x.cosh();
@@ -90,14 +93,17 @@ table! {
     "Array::nbytes" => |c| done(c.x.nbytes());
     "Array::ndim" => |c| done(c.x.ndim());
     "Array::negative" => |c| c.x.negative();
+    "Array::nonzero" => |c| c.x.nonzero(c.n);
     "Array::not_equal" => |c| c.x.not_equal(&c.y);
     "Array::population_count" => |c| c.x.population_count();
     "Array::pow" => |c| same!(c; c.x.pow(&c.y), c.x.pow(c.i), c.x.pow(c.f));
     "Array::prod" => |c| same!(c; c.x.prod(c.i), c.x.prod(..));
     "Array::prod_keepdims" => |c| c.x.prod_keepdims(c.i);
+    "Array::ptp" => |c| c.x.ptp(c.i);
     "Array::ravel" => |c| c.x.ravel();
     "Array::real" => |c| c.x.real();
     "Array::reciprocal" => |c| c.x.reciprocal();
+    "Array::repeat" => |c| same!(c; c.x.repeat(c.n, c.i), c.x.repeat(c.n, ..));
     "Array::flatten" => |c| c.x.flatten();
     "Array::reshape" => |c| same!(c; c.x.reshape([c.n]), c.x.reshape(c.dims()), c.x.reshape([-1, c.i]));
     "Array::roll" => |c| same!(c; c.x.roll(i64::from(c.i), c.i), c.x.roll(i64::MIN, ..));
