@@ -165,7 +165,10 @@ fn message(json: &serde_json::Value) -> Option<Message> {
     let code = json["code"]["code"].as_str().map(|code| format!("[{code}]")).unwrap_or_default();
     let level = json["level"].as_str()?.to_owned();
     let mut text = format!("{level}{code}: {}\n", json["message"].as_str()?);
-    for label in spans.iter().filter_map(|span| span["label"].as_str()) {
+    // Definitions of the standard library have labels only where its sources are installed.
+    let is_of_std =
+        |span: &&serde_json::Value| span["file_name"].as_str().is_some_and(|file| file.contains("/library/"));
+    for label in spans.iter().filter(|span| !is_of_std(span)).filter_map(|span| span["label"].as_str()) {
         text.push_str(&format!("  {label}\n"));
     }
     for child in json["children"].as_array()? {
