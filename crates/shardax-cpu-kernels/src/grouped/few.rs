@@ -81,9 +81,13 @@ impl<U: Unit> WithSimd for Part<'_, '_, U> {
             for (offset, numbers) in self.numbers[..pair].iter_mut().enumerate() {
                 numbers.read(self.packed, self.start + column + offset);
             }
-            match (count, pair) {
-                (1, 2) => self.products::<S, 1, 2>(simd, 0, column, 0),
-                _ => (0..pair).for_each(|offset| self.column(simd, column + offset, offset)),
+            if (count, pair) == (1, 2) {
+                self.products::<S, 1, 2>(simd, 0, column, 0);
+                continue;
+            }
+            // A closure with this body would not always be inlined, and then call a function for each vector instruction.
+            for offset in 0..pair {
+                self.column(simd, column + offset, offset);
             }
         }
     }
