@@ -240,9 +240,9 @@ fn sine_f64<S: Simd>(simd: S, x: f64, quarters: u64) -> f64 {
     let difference = first - second;
     let change = difference - first;
     let error = (first - (difference - change)) - (second + change);
-    let rest = error - quotient * HALF_PI[2];
-    let high = difference + rest;
-    let low = (difference - high) + rest;
+    let correction = error - quotient * HALF_PI[2];
+    let high = difference + correction;
+    let low = (difference - high) + correction;
     let z = high * high;
     let sine = high + multiply_add(simd, high * z, polynomial(simd, z, SIN_F64), low * (1.0 - 0.5 * z));
     let half = 0.5 * z;
@@ -361,9 +361,9 @@ impl Function<f64> for Log {
         let f = f64::from_bits((shifted & ((1 << MANTISSA) - 1)).wrapping_add(ROOT_OF_HALF)) - 1.0;
         let s = f / (2.0 + f);
         let z = s * s;
-        let rest = z * polynomial(simd, z, LOG);
+        let series = z * polynomial(simd, z, LOG);
         let half_square = 0.5 * f * f;
-        let small = multiply_add(simd, s, half_square + rest, k * LN_2[1]);
+        let small = multiply_add(simd, s, half_square + series, k * LN_2[1]);
         multiply_add(simd, k, LN_2[0], f - (half_square - small))
     }
 

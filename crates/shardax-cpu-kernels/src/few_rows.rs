@@ -196,9 +196,9 @@ impl<W: Weight> Part<'_, '_, W> {
                         add_rows(simd, factors, &chunk, &mut sums.as_chunks_mut::<CHUNK_WIDTH>().0[index]);
                     }
                 }
-                let rest = width / CHUNK_WIDTH * CHUNK_WIDTH;
+                let in_chunks = width / CHUNK_WIDTH * CHUNK_WIDTH;
                 for (x, sums) in self.lhs.chunks_exact(depth).zip(sums.chunks_exact_mut(width)) {
-                    for (j, sum) in sums.iter_mut().enumerate().skip(rest) {
+                    for (j, sum) in sums.iter_mut().enumerate().skip(in_chunks) {
                         let products = rows.iter().zip(&x[k..k + UNROLL]).map(|(row, x)| x * row[j].widened());
                         *sum += products.sum::<f32>();
                     }

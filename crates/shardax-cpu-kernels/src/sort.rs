@@ -259,22 +259,38 @@ fn sort_pairs(
     let [key, other] = [key, other].map(|operand| operand.data[part.clone()].as_chunks::<4>().0);
     let results = [&mut sorted_keys[part.clone()], &mut sorted[part]];
     let results = results.map(|result| result.as_chunks_mut::<4>().0);
-    const SIGN: u32 = 1 << 31;
     match *order {
         KeyOrder::Unsigned => pairs_by(key, other, results, items, spare, |bits| bits, |key| key),
         KeyOrder::Signed => pairs_by(key, other, results, items, spare, |bits| bits ^ SIGN, |key| key ^ SIGN),
         KeyOrder::Float { infinity } => {
             // The bits of -0 and of NaNs do not follow from their keys.
-            let is_odd = |bits: u32| (bits == SIGN) | (u64::from(bits & !SIGN) > infinity);
-            if key.iter().fold(false, |any, bits| any | is_odd(u32::from_ne_bytes(*bits))) {
+            if key.iter().fold(false, |any, bits| any | is_negative_zero_or_nan(u32::from_ne_bytes(*bits), infinity)) {
                 return false;
             }
-            let to_key = |bits: u32| bits ^ ((bits.cast_signed() >> 31).cast_unsigned() | SIGN);
-            let from_key = |key: u32| key ^ (!(key.cast_signed() >> 31).cast_unsigned() | SIGN);
-            pairs_by(key, other, results, items, spare, to_key, from_key)
+            pairs_by(key, other, results, items, spare, key_of_float, float_of_key)
         }
     }
     true
+}
+
+/// The bit of the sign of a number of 32 bits.
+const SIGN: u32 = 1 << 31;
+
+#[inline(always)]
+fn is_negative_zero_or_nan(bits: u32, infinity: u64) -> bool {
+    (bits == SIGN) | (u64::from(bits & !SIGN) > infinity)
+}
+
+/// Returns an unsigned integer with the order of the float that has these bits.
+#[inline(always)]
+fn key_of_float(bits: u32) -> u32 {
+    bits ^ ((bits.cast_signed() >> 31).cast_unsigned() | SIGN)
+}
+
+/// The inverse of [`key_of_float`].
+#[inline(always)]
+fn float_of_key(key: u32) -> u32 {
+    key ^ (!(key.cast_signed() >> 31).cast_unsigned() | SIGN)
 }
 
 /// Sorts pairs by the keys that `to_key` returns for the bits of the first operand. `from_key` is its inverse.

@@ -82,8 +82,8 @@ fn logarithms_of_f64() {
         assert_near(*found, x.ln(), 1.0, f64::EPSILON, &format!("log {x}"));
     }
     // Elements have the same bits among others.
-    let mut alone = [0.0];
-    log(&x[11..12], &mut alone, 1).unwrap();
-    assert_eq!(alone[0].to_bits(), logarithms[11].to_bits());
+    let mut single = [0.0];
+    log(&x[11..12], &mut single, 1).unwrap();
+    assert_eq!(single[0].to_bits(), logarithms[11].to_bits());
     assert_error(log(&[1.0], &mut [], 1), "the elements of the result: 0, expected 1");
 }

@@ -227,23 +227,22 @@ fn llama(keys: &Keys<'_>, model_type: &str) -> Result<Map<String, Value>> {
     if let Some(experts) = experts {
         expert_sizes(keys, [experts, per_token.unwrap_or(0)], &mut fields)?;
     }
-    let has_bias = |part: &str| Value::from(file.has_tensor(&format!("blk.0.{part}.bias")));
     match model_type {
         "llama" | "qwen3" | "qwen3_moe" | "granite" | "smollm3" | "arcee" | "olmo2" | "gpt_oss" | "glm4" | "cohere" => {
-            fields.insert("attention_bias".to_owned(), has_bias("attn_q"));
+            fields.insert("attention_bias".to_owned(), has_bias(file, "attn_q"));
         }
         "seed_oss" => {
             for (field, part) in
                 [("attention_bias", "attn_q"), ("attention_out_bias", "attn_output"), ("mlp_bias", "ffn_up")]
             {
-                fields.insert(field.to_owned(), has_bias(part));
+                fields.insert(field.to_owned(), has_bias(file, part));
             }
         }
         "ernie4_5" => {
-            fields.insert("use_bias".to_owned(), has_bias("attn_q"));
+            fields.insert("use_bias".to_owned(), has_bias(file, "attn_q"));
         }
         "starcoder2" => {
-            fields.insert("use_bias".to_owned(), has_bias("attn_q"));
+            fields.insert("use_bias".to_owned(), has_bias(file, "attn_q"));
             // The format has no windows for this architecture.
             fields.insert("sliding_window".to_owned(), Value::Null);
         }
@@ -478,4 +477,9 @@ fn insert(fields: &mut Map<String, Value>, name: &str, value: Option<f64>) {
     if let Some(value) = value {
         fields.insert(name.to_owned(), value.into());
     }
+}
+
+/// True if this part of the first layer has a bias.
+fn has_bias(file: &Gguf, part: &str) -> Value {
+    file.has_tensor(&format!("blk.0.{part}.bias")).into()
 }

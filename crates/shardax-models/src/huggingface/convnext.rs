@@ -149,14 +149,18 @@ fn keys(kind: &str, config: &ConvNextConfig) -> KeyMap {
     })
 }
 
+/// The convolution before a stage, which halves the rows and columns.
+fn downsample(features_before: usize, features: usize, rngs: &mut Rngs) -> Conv {
+    Conv::builder(features_before, features, [2, 2]).strides([2, 2]).padding(Padding::Valid).build(rngs)
+}
+
 impl Stage {
     fn new(config: &ConvNextConfig, stage: usize, rngs: &mut Rngs) -> Stage {
         let features = config.hidden_sizes[stage];
         let before = stage.checked_sub(1).map(|before| config.hidden_sizes[before]);
-        let downsample = |before| Conv::builder(before, features, [2, 2]).strides([2, 2]).padding(Padding::Valid);
         Stage {
             norm: before.map(|before| LayerNorm::builder(before).epsilon(EPSILON).build(rngs)),
-            downsample: before.map(|before| downsample(before).build(rngs)),
+            downsample: before.map(|before| downsample(before, features, rngs)),
             blocks: (0..config.depths[stage]).map(|_| Block::new(config, features, rngs)).collect(),
         }
     }

@@ -100,9 +100,9 @@ fn read(folder: &Path, options: &LoadOptions) -> Result<CrossEncoder> {
 fn read_score(folder: &Path, features: usize, labels: usize, options: &LoadOptions) -> Result<Linear> {
     let weights = Weights::open(folder)?;
     if weights.shape("score.weight") != Some(&[labels, features]) {
-        let found = weights.shape("score.weight");
+        let shape = weights.shape("score.weight");
         return Err(value_error(
-            format!("the array \"score.weight\" has the shape {found:?}, but should have {labels} rows of {features}"),
+            format!("the array \"score.weight\" has the shape {shape:?}, but should have {labels} rows of {features}"),
             "check that `config.json` belongs to the files",
         ));
     }

@@ -20,7 +20,8 @@ pub struct ResnetConfig {
     pub hidden_sizes: Vec<usize>,
     /// The number of blocks of each stage.
     pub depths: Vec<usize>,
-    /// True if blocks have three convolutions, of which the second one has a quarter of the features. Otherwise they have two.
+    /// True if a block has three convolutions, and the second one has a quarter of the features. Otherwise a block has two
+    /// convolutions.
     pub is_bottleneck: bool,
     /// The activation after the first convolution and after blocks. Inside of blocks it is ReLU.
     pub hidden_act: Activation,
@@ -64,7 +65,7 @@ struct ConvNorm {
     norm: FrozenNorm,
 }
 
-/// The features of a block with three convolutions, divided by those of its second convolution.
+/// The factor by which a block with three convolutions has more features than its second convolution.
 const REDUCTION: usize = 4;
 
 impl Pretrained for Resnet {

@@ -41,11 +41,11 @@ pub(super) fn operand(array: &Array) -> Result<Arc<Concrete>> {
     let mut hasher = FastHasher::default();
     key.hash(&mut hasher);
     let slot = &KEPT[hasher.finish() as usize % SLOTS];
-    let kept = slot.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(|(of, number)| {
+    let sent_before = slot.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(|(of, number)| {
         // Nobody has the array to delete it, except by the list of all buffers of a client.
         (*of == key && number.check_alive().is_ok()).then(|| number.clone())
     });
-    if let Some(number) = kept {
+    if let Some(number) = sent_before {
         // The guard sees the operation that uses the number, whether or not it was sent before.
         transfer_guard::check(Direction::HostToDevice, false, &number.aval)?;
         return Ok(number);

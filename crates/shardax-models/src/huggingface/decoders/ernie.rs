@@ -57,15 +57,12 @@ fn ernie_dense_layers(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
     let [first, interval] = [fields.number("moe_layer_start_index")?, fields.number("moe_layer_interval")?];
     let last_layer =
         Some(fields.number("moe_layer_end_index")?).filter(|last_layer| *last_layer >= 0.0).unwrap_or(f64::INFINITY);
-    let is_dense = |layer: usize| {
-        let index = layer as f64;
-        (index + 1.0) % interval != 0.0 || index < first || index > last_layer
-    };
-    Ok((0..layers).map(is_dense).collect())
+    let indices = (0..layers).map(|layer| layer as f64);
+    Ok(indices.map(|index| (index + 1.0) % interval != 0.0 || index < first || index > last_layer).collect())
 }
 
 /// Returns the hidden features of the experts for texts, and true for each layer without experts, of a model of text and images.
-/// The list of sizes has those of the experts for texts and of the experts for images.
+/// The configuration lists two sizes: first the size of the experts for texts, then the size of the experts for images.
 fn ernie_sizes_with_images(fields: &Fields, layers: usize) -> Result<(usize, Vec<bool>)> {
     let hidden = match fields.value("moe_intermediate_size") {
         None => 1536,

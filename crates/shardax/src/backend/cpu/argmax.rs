@@ -24,16 +24,16 @@ pub(super) fn lower(argmax: &ArgMax, cx: &mut Lowering, args: &[Value], outs: &[
     }
     let reducer = if argmax.min { Reducer::Min } else { Reducer::Max };
     let axes = [argmax.axis];
-    let kept: Vec<usize> = (0..operand.rank()).filter(|axis| *axis != argmax.axis).collect();
+    let row_axes: Vec<usize> = (0..operand.rank()).filter(|axis| *axis != argmax.axis).collect();
     let is_extreme = match ordered_integers(cx, args[0], reducer) {
         Some(keys) => {
             let rows = outs[0].with_dtype(cx.dtype(keys));
             let extreme = sums::reduce(reducer, &axes, cx, keys, &rows)?;
-            is_extreme_number(cx, args[0], extreme, &kept)
+            is_extreme_number(cx, args[0], extreme, &row_axes)
         }
         None if operand.dtype.is_integer() && operand.dtype.bits() >= 8 => {
             let extreme = sums::reduce(reducer, &axes, cx, args[0], &outs[0].with_dtype(operand.dtype))?;
-            equal_rows(cx, args[0], extreme, &kept)
+            equal_rows(cx, args[0], extreme, &row_axes)
         }
         None => return bfloat16::compare_in_float32(argmax, cx, args, outs),
     };
@@ -45,17 +45,17 @@ pub(super) fn lower(argmax: &ArgMax, cx: &mut Lowering, args: &[Value], outs: &[
     Ok(Some(vec![sums::reduce(Reducer::Min, &axes, cx, indices, &outs[0])?]))
 }
 
-/// Compares `x` with a value for each row; `kept` are the dimensions of `x` that rows have.
-fn equal_rows(cx: &mut Lowering, x: Value, rows: Value, kept: &[usize]) -> Value {
+/// Compares `x` with a value for each row; `row_axes` are the dimensions of `x` that rows have.
+fn equal_rows(cx: &mut Lowering, x: Value, rows: Value, row_axes: &[usize]) -> Value {
     let aval = cx.aval(x);
-    let dims = format!("broadcast_dimensions = {}", ints(kept));
+    let dims = format!("broadcast_dimensions = {}", ints(row_axes));
     let rows = cx.op("stablehlo.broadcast_in_dim", &[rows], &dims, &aval);
     cx.compare("EQ", x, rows)
 }
 
 /// Returns `true` for the elements of `x` that are the extreme number of their row, `ordered`: equal, both zero, or NaN. They
 /// are compared as bits, because threads of the plugin take subnormal numbers for zeros.
-fn is_extreme_number(cx: &mut Lowering, x: Value, ordered: Value, kept: &[usize]) -> Value {
+fn is_extreme_number(cx: &mut Lowering, x: Value, ordered: Value, row_axes: &[usize]) -> Value {
     let rows = cx.aval(ordered);
     let extreme = reordered(cx, ordered, &rows);
     // The other zero, if the extreme number is a zero, and otherwise the number again.
@@ -69,7 +69,7 @@ fn is_extreme_number(cx: &mut Lowering, x: Value, ordered: Value, kept: &[usize]
     let bits = cx.op("stablehlo.bitcast_convert", &[x], "", &bits_aval);
     // A row with a NaN has it as its extreme number.
     let is_nan = is_nan_of_bits(cx, bits, cx.dtype(x));
-    let either = [extreme, other].map(|number| equal_rows(cx, bits, number, kept));
+    let either = [extreme, other].map(|number| equal_rows(cx, bits, number, row_axes));
     let mask = cx.aval(is_nan);
     let is_equal = cx.op("stablehlo.or", &either, "", &mask);
     cx.op("stablehlo.or", &[is_equal, is_nan], "", &mask)

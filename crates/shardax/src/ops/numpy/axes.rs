@@ -107,13 +107,13 @@ impl Over {
 
     /// Selects the elements that both `mask` and the mask set before select. `mask` has the shape of the operand.
     pub(super) fn and_mask(self, mask: &Array) -> Over {
-        let both = match &self.mask {
+        let combined = match &self.mask {
             Some(earlier) if earlier.dtype() == DType::Bool => mask & earlier.broadcast_to(mask.shape()),
             // The reduction rejects masks of other dtypes, with its name.
             Some(earlier) => earlier.clone(),
             None => mask.clone(),
         };
-        self.mask(both)
+        self.mask(combined)
     }
 
     /// Fails if an option is set that the function `name` does not have.
