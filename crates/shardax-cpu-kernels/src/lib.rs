@@ -82,8 +82,6 @@ mod sort;
 #[cfg(feature = "decompositions")]
 mod substitution;
 mod tasks;
-#[cfg(test)]
-mod tests;
 mod top_k;
 #[cfg(feature = "decompositions")]
 mod triangular_solve;

@@ -15,8 +15,8 @@ const MIN_ITEMS: usize = 1 << 10;
 
 /// The maximum number of items that are sorted by their lowest digit first. More are divided into parts of about `PART` items, because
 /// they do not fit into a cache.
-const MAX_CACHED: usize = if cfg!(test) { 1 << 11 } else { 1 << 14 };
-const PART: usize = if cfg!(test) { 1 << 7 } else { 1 << 10 };
+const MAX_CACHED: usize = 1 << 14;
+const PART: usize = 1 << 10;
 
 /// The maximum number of items that are sorted by insertion.
 const MAX_INSERTED: usize = 24;

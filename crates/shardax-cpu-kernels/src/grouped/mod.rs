@@ -24,7 +24,7 @@ use words::{LANES, Lanes, Rows, Signed4, Signed8, Unit, Unsigned4};
 const FEW: usize = 8;
 
 /// The number of rows that are multiplied together, which bounds the memory of reordered rows.
-pub(crate) const ROWS: usize = if cfg!(test) { 64 } else { 1024 };
+const ROWS: usize = 1024;
 
 /// The minimum number of elements of the matrix for each thread.
 const THREAD: usize = 1 << 16;

@@ -1,7 +1,7 @@
 //! Searches compared with counts of all elements.
 
 use super::{assert_error, noise};
-use crate::{SearchKey, search_sorted};
+use shardax_cpu_kernels::{SearchKey, search_sorted};
 
 /// Compares both kinds of counts with counts by comparisons, where `is_less` is the documented order.
 fn assert_counts<T: SearchKey>(sorted: &[T], values: &[T], is_less: impl Fn(T, T) -> bool) {

@@ -1,7 +1,7 @@
 //! Attention and its gradient compared with sums over all keys.
 
 use super::{assert_close, for_any_threads, noise, size, view};
-use crate::{Attention, Backward, Window};
+use shardax_cpu_kernels::{Attention, Backward, Window};
 
 /// Sizes of an example: queries, keys, heads, heads of keys, depth, features.
 struct Sizes([usize; 6]);

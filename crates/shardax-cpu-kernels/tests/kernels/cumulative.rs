@@ -1,7 +1,7 @@
 //! Cumulative operations compared with loops in f64.
 
 use super::{assert_error, noise, size, view};
-use crate::{Cumulative, cumulative, cumulative_logsumexp};
+use shardax_cpu_kernels::{Cumulative, cumulative, cumulative_logsumexp};
 
 /// The operation on elements one by one.
 fn combined(x: &[f64], [batch, rows, columns]: [usize; 3], is_reversed: bool, f: fn(f64, f64) -> f64) -> Vec<f64> {

@@ -3,8 +3,7 @@
 use half::f16;
 
 use super::{assert_error, noise, view};
-use crate::grouped::ROWS;
-use crate::{GroupNumbers, GroupedIntegers, GroupedMatrix, grouped_rows};
+use shardax_cpu_kernels::{GroupNumbers, GroupedIntegers, GroupedMatrix, grouped_rows};
 
 /// Bytes from a linear congruential generator.
 fn bytes(count: usize) -> Vec<u8> {
@@ -67,7 +66,7 @@ fn check_products(rows: usize, matrix: GroupedMatrix<'_>) {
 #[test]
 fn grouped_rows_multiply_scaled_integers() {
     // Every number of rows that is computed differently, several tasks, pairs of columns and a single one, rows that end within a
-    // block of words, groups of a few words and of several blocks, several panels.
+    // block of words, groups of a few words and of several blocks, several panels, and more rows than are multiplied together.
     for (rows, shape) in [
         (1, [70, 3, 32]),
         (1, [131, 4, 32]),
@@ -80,7 +79,7 @@ fn grouped_rows_multiply_scaled_integers() {
         (13, [3, 1, 128]),
         (32, [2, 4, 96]),
         (40, [140, 2, 544]),
-        (ROWS + 3, [2, 1, 32]),
+        (1027, [2, 1, 32]),
     ] {
         let (count, size) = (shape[0] * shape[1], shape.iter().product::<usize>());
         let (scales, packed) = (noise(count, 4), bytes(size / 2));

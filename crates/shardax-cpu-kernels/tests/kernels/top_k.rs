@@ -1,7 +1,7 @@
 //! The largest elements compared with a sort of entire rows.
 
 use super::{assert_error, noise};
-use crate::top_k;
+use shardax_cpu_kernels::top_k;
 
 /// Compares with a stable sort in total order.
 fn assert_largest(n: usize, k: usize, x: &[f32]) {

@@ -2,7 +2,7 @@
 
 use super::convolution::{BASE_DILATED, WINDOWS, element, indices, location};
 use super::{assert_close, assert_error, for_any_threads, noise, size, view};
-use crate::{FeatureGroups, FilterWindow, SPATIAL};
+use shardax_cpu_kernels::{FeatureGroups, FilterWindow, SPATIAL};
 
 /// The numbers of groups, of features of a group, and of outputs of a group.
 const GROUPS: [[usize; 3]; 5] = [[3, 1, 1], [2, 3, 5], [4, 2, 2], [1, 4, 3], [2, 8, 8]];

@@ -1,6 +1,6 @@
 //! Remainders compared with the standard library's, which are exact.
 
-use crate::remainder;
+use shardax_cpu_kernels::remainder;
 
 /// Pairs of numbers of all magnitudes and signs, close to multiples of each other, and special.
 fn pairs() -> Vec<(f64, f64)> {

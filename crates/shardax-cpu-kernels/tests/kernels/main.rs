@@ -18,7 +18,7 @@ mod sort;
 mod top_k;
 mod winograd;
 
-use crate::{
+use shardax_cpu_kernels::{
     Attention, Backward, FilterWindow, ShapeError, View, Window, depthwise_filter_gradient, filter_gradient, matmul,
 };
 
@@ -206,7 +206,7 @@ fn shapes_that_do_not_fit_are_errors() {
 #[cfg(feature = "decompositions")]
 #[test]
 fn decompositions_multiply_to_the_matrices() {
-    use crate::{cholesky, eigh, qr, svd};
+    use shardax_cpu_kernels::{cholesky, eigh, qr, svd};
     let [batch, m, n] = [3, 9, 6];
     let (a, shape) = (noise(batch * m * n, 5), [batch, m, n]);
     for threads in [1, 2] {

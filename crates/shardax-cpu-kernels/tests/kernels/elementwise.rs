@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::assert_error;
-use crate::{cos, log, sin, tan};
+use shardax_cpu_kernels::{cos, log, sin, tan};
 
 /// Angles of all sizes: multiples of π / 2, numbers next to them, numbers that are left to the library, and no numbers.
 fn angles() -> Vec<f64> {

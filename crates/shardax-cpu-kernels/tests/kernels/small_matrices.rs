@@ -1,7 +1,7 @@
 //! Batches of small matrices, and LU decompositions of any size, compared with sums in f64.
 
 use super::{assert_error, for_any_threads, noise, view};
-use crate::{Triangle, cholesky, eigh, lu, svd, triangular_solve};
+use shardax_cpu_kernels::{Triangle, cholesky, eigh, lu, svd, triangular_solve};
 
 /// `a b` of matrices in row order, in f64.
 pub fn product(a: &[f64], b: &[f64], [m, k, n]: [usize; 3]) -> Vec<f64> {

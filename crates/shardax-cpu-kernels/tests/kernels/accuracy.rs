@@ -3,7 +3,7 @@
 
 use super::small_matrices::{distance, product, transposed, wide};
 use super::{noise, view};
-use crate::{eigh, svd};
+use shardax_cpu_kernels::{eigh, svd};
 
 const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
 

@@ -1,7 +1,7 @@
 //! Convolutions by tiles compared with sums of products.
 
 use super::{assert_error, for_any_threads, noise, view};
-use crate::{
+use shardax_cpu_kernels::{
     FilterWindow, View, convolution, filter_gradient, is_winograd, winograd_convolution, winograd_filter_gradient,
 };
 

@@ -1,7 +1,7 @@
 //! Sorts compared with the stable sort of the standard library.
 
 use super::{assert_error, noise};
-use crate::{KeyOrder, SortOperand, sort, sort_keys};
+use shardax_cpu_kernels::{KeyOrder, SortOperand, sort, sort_keys};
 
 const F32: KeyOrder = KeyOrder::Float { infinity: 0x7f80_0000 };
 
@@ -158,7 +158,7 @@ fn sorts_that_do_not_fit_are_errors() {
 }
 
 /// Compares rows with the sort of the standard library.
-fn assert_sorted<T: crate::SortKey + std::fmt::Debug>(x: Vec<T>, n: usize) {
+fn assert_sorted<T: shardax_cpu_kernels::SortKey + std::fmt::Debug>(x: Vec<T>, n: usize) {
     let mut want = x.clone();
     want.chunks_mut(n).for_each(<[T]>::sort_unstable);
     for threads in [1, 3] {

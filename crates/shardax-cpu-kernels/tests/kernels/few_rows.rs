@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::{assert_error, noise, view};
-use crate::{MAX_ROWS, Weight, few_rows};
+use shardax_cpu_kernels::{MAX_ROWS, Weight, few_rows};
 
 /// Products of few rows, whose elements are these numbers in fewer bits.
 fn few_rows_of<W: Weight>(narrow: impl Fn(f32) -> W) {

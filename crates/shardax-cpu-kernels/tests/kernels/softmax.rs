@@ -1,7 +1,7 @@
 //! Softmax compared with float64.
 
 use super::{assert_error, noise};
-use crate::softmax;
+use shardax_cpu_kernels::softmax;
 
 #[test]
 fn softmax_of_rows_of_all_sizes() {

@@ -1,7 +1,9 @@
 //! Convolutions and the gradients of their filters compared with sums of products.
 
 use super::{assert_close, assert_error, for_any_threads, noise, size, view};
-use crate::{FilterWindow, MIN_PATCHES, SPATIAL, convolution, depthwise_filter_gradient, filter_gradient};
+use shardax_cpu_kernels::{
+    FilterWindow, MIN_PATCHES, SPATIAL, convolution, depthwise_filter_gradient, filter_gradient,
+};
 
 /// An element of a five-dimensional array; 0 outside of its spatial dimensions.
 pub(super) fn element(x: &[f32], shape: [usize; 5], image: usize, location: [i64; SPATIAL], last: usize) -> f64 {
