@@ -61,14 +61,14 @@ fn reductions(t: &mut Table) {
     t.array("Array::std_ddof", 3, |a| floats().std_ddof(a, 1));
     t.array("sum: list", 3, |a| numbers().sum([a, if a.rem_euclid(3) == 0 { -1 } else { 0 }]));
     t.array("sum: slice", 3, |a| numbers().sum(&[a][..]));
-    t.array("lax::cumsum", 3, |a| lax::CumulativeOptions::default().reverse(true).cumsum(&floats(), a));
+    t.array("lax::cumsum", 3, |a| lax::CumulativeOptions::new().reverse(true).cumsum(&floats(), a));
     t.array("lax::cumprod", 3, |a| lax::cumprod(&floats(), a));
-    t.array("lax::cummax", 3, |a| lax::CumulativeOptions::default().reverse(true).cummax(&floats(), a));
+    t.array("lax::cummax", 3, |a| lax::CumulativeOptions::new().reverse(true).cummax(&floats(), a));
     t.array("lax::cummin", 3, |a| lax::cummin(&floats(), a));
     t.array("lax::cumlogsumexp", 3, |a| lax::cumlogsumexp(&floats(), a));
     t.row("lax::sort", 3, |a| lax::sort(&[numbers(), floats()], a, 1));
     t.row("associative_scan", 3, |a| {
-        AssociativeScanOptions::default().reverse(true).axis(a).associative_scan(|x: Array, y: Array| x + y, numbers())
+        AssociativeScanOptions::new().reverse(true).axis(a).associative_scan(|x: Array, y: Array| x + y, numbers())
     });
     t.array("nn::softmax", 3, |a| nn::softmax(floats(), a));
     t.array("nn::log_softmax", 3, |a| nn::log_softmax(floats(), a));
@@ -134,10 +134,10 @@ fn randoms(t: &mut Table) {
         random::categorical_shape(&key(), &floats(), a, Some(&shape))
     });
     t.array("random::permutation_axis", 3, move |a| {
-        random::PermutationOptions::default().axis(a).permutation(&key(), &numbers())
+        random::PermutationOptions::new().axis(a).permutation(&key(), &numbers())
     });
     t.array("random::permutation_axis: independent", 3, move |a| {
-        random::PermutationOptions::default().axis(a).independent(true).permutation(key(), &numbers())
+        random::PermutationOptions::new().axis(a).independent(true).permutation(key(), &numbers())
     });
     let init =
         |input, output| nn::initializers::he_normal().axes(input, output).init(&random::key(1), &[2, 3, 4], DType::F32);

@@ -95,7 +95,7 @@ fn profiles_show_calls_and_devices() -> Result<()> {
     assert!(data.xplane().windows(10).any(|w| w == b"pmap_halve"));
     let exported = data.export(folder.join("exported"))?;
     assert_eq!(std::fs::read(&exported[1]).expect("the trace"), data.trace_json_gz());
-    drop(profiler::ProfileOptions::default().host_tracer_level(1).session()?);
+    drop(profiler::ProfileOptions::new().host_tracer_level(1).session()?);
 
     // Nothing is recorded between profiles, and another one can be made.
     let _ = f.call(&x)?;
@@ -360,7 +360,7 @@ fn a_server_records_profiles_on_request() -> Result<()> {
     }
     // A profile of annotations alone; meanwhile the server has none to give.
     let folder = child::Folder::new();
-    let profile = profiler::ProfileOptions::default().host_tracer_level(1).device_tracer_level(0).trace(&folder.0)?;
+    let profile = profiler::ProfileOptions::new().host_tracer_level(1).device_tracer_level(0).trace(&folder.0)?;
     assert_eq!(asked(port, "GET /trace?ms=1 HTTP/1.1").0, "HTTP/1.1 409 Conflict");
     let annotation = profiler::annotate("mine");
     f.call(&x)?.block_until_ready()?;

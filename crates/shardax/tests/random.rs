@@ -91,7 +91,7 @@ fn distributions() -> Result<()> {
     near("bernoulli", random::bernoulli(&key, 0.3, n), 0.3, 0.21)?;
     near("rademacher", random::rademacher(&key, n), 0.0, 1.0)?;
     near("randint", random::randint(&key, n, -3, 4), 0.0, 4.0)?;
-    near("choice", random::ChoiceOptions::default().p(&array([0.25f32, 0.75])).choice(&key, 2, n), 0.75, 0.1875)?;
+    near("choice", random::ChoiceOptions::new().p(&array([0.25f32, 0.75])).choice(&key, 2, n), 0.75, 0.1875)?;
     let logits = array([0.0f32, 3f32.ln()]);
     near("categorical", random::categorical_shape(&key, &logits, 0, Some(&n)), 0.75, 0.1875)?;
     for dtype in [DType::F16, DType::Bf16, DType::F64] {
@@ -126,9 +126,9 @@ fn permutations_and_choices() -> Result<()> {
     let x = arange(0..20).reshape([10, 2]);
     let rows = random::permutation(&key, &x).to_vec::<i32>()?;
     assert!(rows.chunks(2).all(|r| r[0] % 2 == 0 && r[1] == r[0] + 1));
-    let mixed = random::PermutationOptions::default().independent(true).permutation(&key, &x).to_vec::<i32>()?;
+    let mixed = random::PermutationOptions::new().independent(true).permutation(&key, &x).to_vec::<i32>()?;
     assert!(mixed.chunks(2).all(|r| r[0] % 2 == 0 && r[1] % 2 == 1) && mixed.chunks(2).any(|r| r[1] != r[0] + 1));
-    let mut drawn = random::ChoiceOptions::default().replace(false).choice(&key, 6, [2, 3]).to_vec::<i32>()?;
+    let mut drawn = random::ChoiceOptions::new().replace(false).choice(&key, 6, [2, 3]).to_vec::<i32>()?;
     drawn.sort_unstable();
     assert_eq!(drawn, [0, 1, 2, 3, 4, 5]);
     assert_eq!(random::choice(&key, &x, [3]).shape(), [3, 2]);
@@ -148,8 +148,8 @@ fn choices_along_an_axis() -> Result<()> {
         assert_eq!(if shape.len() == 3 { first? } else { drawn.get((0, .., .., 0)).to_vec()? }, want);
         Ok(())
     }
-    rows(random::ChoiceOptions::default().axis(1).choice(&key, &x, [2, 2]), &[2, 2, 2, 3], &[9, 9, 3, 6])?;
-    let once = random::ChoiceOptions::default().replace(false);
+    rows(random::ChoiceOptions::new().axis(1).choice(&key, &x, [2, 2]), &[2, 2, 2, 3], &[9, 9, 3, 6])?;
+    let once = random::ChoiceOptions::new().replace(false);
     let p = array([0.1f32, 0.2, 0.3, 0.4]);
     rows(once.clone().axis(-2).p(&p).choice(&key, &x, [3]), &[2, 3, 3], &[9, 3, 6, 21, 15, 18])?;
     rows(once.clone().axis(1).choice(&key, &x, [3]), &[2, 3, 3], &[0, 6, 3, 12, 18, 15])?;
@@ -199,13 +199,13 @@ fn errors() {
     assert!(error_of(random::normal(&key, [-2])).message().contains("not negative"));
     assert!(error_of(random::split(&key, -1)).check_kind(ErrorKind::Value));
     assert!(
-        error_of(random::ChoiceOptions::default().replace(false).choice(&key, 3, [4]))
+        error_of(random::ChoiceOptions::new().replace(false).choice(&key, 3, [4]))
             .message()
             .contains("when `replace` is false")
     );
     assert!(error_of(random::choice(&key, 0, [4])).message().contains("greater than 0"));
     assert!(
-        error_of(random::ChoiceOptions::default().p(&array([0.5f32])).choice(&key, 3, [4]))
+        error_of(random::ChoiceOptions::new().p(&array([0.5f32])).choice(&key, 3, [4]))
             .message()
             .contains("must be a vector of 3 numbers")
     );

@@ -133,7 +133,7 @@ impl<L: Module> Stack<L> {
         R: IntoOutput<Output = (C, Y)>,
     {
         let layers = for_loop_over_layers(self.layers.clone())?;
-        let options = ScanOptions::default().unroll(self.options.unroll);
+        let options = ScanOptions::new().unroll(self.options.unroll);
         let Some(policy) = &self.options.checkpoint else {
             return options.scan(|carry: C, layer: L| f(&layer, carry), carry, layers);
         };

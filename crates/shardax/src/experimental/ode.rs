@@ -219,7 +219,7 @@ fn adjoint(
     };
     // A step goes from one time to the time before it, and adds the cotangent of the solution there.
     let inputs = [without_first(&ys), without_first(&ts), without_last(&ts), without_first(ct), without_last(ct)];
-    let scan = ScanOptions::default().reverse(true);
+    let scan = ScanOptions::new().reverse(true);
     let ((y_bar, t0_bar, args_bar), ts_bar) = scan.scan(
         |(y_bar, t0_bar, args_bar): (Array, Array, Vec<Array>), inputs: [Array; 5]| -> Result<_> {
             let [y, t, t_before, ct, ct_before] = inputs;

@@ -249,7 +249,7 @@ pub fn categorical_shape(
 /// ```
 #[track_caller]
 pub fn permutation(key: impl RandomKey, a: impl Population) -> Array {
-    PermutationOptions::default().permutation(key, a)
+    PermutationOptions::new().permutation(key, a)
 }
 
 /// Options of [`permutation`](permutation()).
@@ -258,7 +258,7 @@ pub fn permutation(key: impl RandomKey, a: impl Population) -> Array {
 /// # use shardax::prelude::*;
 /// # use shardax::random::PermutationOptions;
 /// let rows = array([[1, 2, 3], [4, 5, 6]]);
-/// let mixed = PermutationOptions::default().axis(1).independent(true).permutation(random::key(0), &rows);
+/// let mixed = PermutationOptions::new().axis(1).independent(true).permutation(random::key(0), &rows);
 /// assert_eq!(mixed.sum(1).to_vec::<i32>()?, [6, 15]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
@@ -269,6 +269,11 @@ pub struct PermutationOptions {
 }
 
 impl PermutationOptions {
+    /// Returns a permutation that moves entire entries of the first axis.
+    pub fn new() -> Self {
+        PermutationOptions::default()
+    }
+
     /// Sets the axis whose entries are permuted; negative axes count from the last. Default 0.
     pub fn axis(mut self, axis: impl AxisNumber) -> Self {
         self.axis = axis.axis_number();
@@ -404,7 +409,7 @@ impl Population for &Array {
 /// The result carries an error for an empty population.
 #[track_caller]
 pub fn choice(key: impl RandomKey, a: impl Population, shape: impl IntoShape) -> Array {
-    ChoiceOptions::default().choice(key, a, shape)
+    ChoiceOptions::new().choice(key, a, shape)
 }
 
 /// Options of [`choice`](choice()).
@@ -412,7 +417,7 @@ pub fn choice(key: impl RandomKey, a: impl Population, shape: impl IntoShape) ->
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::random::ChoiceOptions;
-/// let hand = ChoiceOptions::default().replace(false).choice(random::key(1), 52, [5]).to_vec::<i32>()?;
+/// let hand = ChoiceOptions::new().replace(false).choice(random::key(1), 52, [5]).to_vec::<i32>()?;
 /// assert!(hand.iter().all(|card| (0..52).contains(card)));
 /// # Ok::<(), shardax::Error>(())
 /// ```
@@ -430,6 +435,11 @@ impl Default for ChoiceOptions {
 }
 
 impl ChoiceOptions {
+    /// Returns draws with replacement along the first axis, where every entry is equally probable.
+    pub fn new() -> Self {
+        ChoiceOptions::default()
+    }
+
     /// Sets whether an entry can be drawn more than once. Default true.
     pub fn replace(mut self, replace: bool) -> Self {
         self.replace = replace;

@@ -113,7 +113,7 @@ impl CallConvention {
                 if donated[i] { &earlier } else { &later }
             )
             .help(
-                "pass a copy, `PutOptions::default().may_alias(false).device_put(&x, None)`, or remove the argument from donate_argnums",
+                "pass a copy, `PutOptions::new().may_alias(false).device_put(&x, None)`, or remove the argument from donate_argnums",
             );
         }
         error

@@ -65,7 +65,7 @@ use crate::transfer_guard::{self, Direction};
 /// its own shard there.
 #[track_caller]
 pub fn device_put<T: Tree>(tree: &T, to: impl IntoPrefix<Option<ShardingLike>>) -> Result<T> {
-    PutOptions::default().device_put(tree, to)
+    PutOptions::new().device_put(tree, to)
 }
 
 /// Options of [`device_put`] for aliasing and donation.
@@ -75,10 +75,10 @@ pub fn device_put<T: Tree>(tree: &T, to: impl IntoPrefix<Option<ShardingLike>>) 
 /// # shardax::config::set_num_cpu_devices(8).ok();
 /// let split = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
 /// let x = ones([8, 1024]);
-/// let y = PutOptions::default().donate(true).device_put(&x, &split)?;
+/// let y = PutOptions::new().donate(true).device_put(&x, &split)?;
 /// assert!(x.is_deleted() && !y.is_deleted());
 ///
-/// let copy = PutOptions::default().may_alias(false).device_put(&y, &split)?;
+/// let copy = PutOptions::new().may_alias(false).device_put(&y, &split)?;
 /// y.delete()?;
 /// assert_eq!(copy.sum(..).item::<f32>()?, 8192.0);
 /// # Ok::<(), shardax::Error>(())
@@ -90,6 +90,11 @@ pub struct PutOptions {
 }
 
 impl PutOptions {
+    /// Returns a transfer that donates nothing, and whose results can share memory of the arrays.
+    pub fn new() -> Self {
+        PutOptions::default()
+    }
+
     /// Donates the arrays. Shards already in place are reused. The memory of the other shards is freed as soon as they
     /// are copied, unless another array shares it. You cannot use the arrays afterwards, on any platform. If anything
     /// fails, nothing is donated.
@@ -217,7 +222,7 @@ pub(crate) fn committed_sharding(array: &Array) -> Option<Sharding> {
 pub(crate) fn return_to(argument: Option<&Sharding>, cotangent: &mut Array) -> Result<()> {
     let (Some(to), Some(c)) = (argument, cotangent.concrete_ref()) else { return Ok(()) };
     if c.sharding.devices() != to.devices() {
-        *cotangent = PutOptions::default().put(cotangent, Some(to))?;
+        *cotangent = PutOptions::new().put(cotangent, Some(to))?;
     }
     Ok(())
 }

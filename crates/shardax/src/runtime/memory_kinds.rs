@@ -205,7 +205,7 @@ mod tests {
             );
             assert_eq!(y.to_vec::<i32>()?.len(), 4);
         }
-        let copied = PutOptions::default().may_alias(false).device_put(&on_host, &host)?;
+        let copied = PutOptions::new().may_alias(false).device_put(&on_host, &host)?;
         assert_eq!(kinds(&copied)?, ["pinned_host"]);
         for y in [device_put(&on_host, &on_device)?, device_put(&on_host, Space::Device)?, &on_host + 1] {
             assert_eq!((y.sharding()?.memory_kind(), kinds(&y)?), (None, vec!["device".to_owned()]));

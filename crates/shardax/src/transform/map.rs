@@ -17,7 +17,7 @@ use super::vmap;
 /// ```
 /// # use shardax::prelude::*;
 /// use shardax::MapOptions;
-/// let squares = MapOptions::default().batch_size(4).map(|x: Array| &x * &x, arange(0..10))?;
+/// let squares = MapOptions::new().batch_size(4).map(|x: Array| &x * &x, arange(0..10))?;
 /// assert_eq!(squares.to_vec::<i32>()?, [0, 1, 4, 9, 16, 25, 36, 49, 64, 81]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
@@ -27,6 +27,11 @@ pub struct MapOptions {
 }
 
 impl MapOptions {
+    /// Returns a map that computes one slice at a time.
+    pub fn new() -> Self {
+        MapOptions::default()
+    }
+
     /// Sets the number of slices computed at once, as by [`vmap`](crate::vmap()). More slices need proportionally more
     /// memory. The remainder is computed last. Default 1.
     pub fn batch_size(mut self, batch_size: usize) -> Self {

@@ -30,11 +30,11 @@ fn scan_operands() {
         ErrorKind::Value,
         &["scan got value with no leading axis to scan over: xs[1] has type float32[]~"],
     );
-    let nothing = ScanOptions::default().scan(|c: Array, ()| (c, ()), Array::from(0), ());
+    let nothing = ScanOptions::new().scan(|c: Array, ()| (c, ()), Array::from(0), ());
     says(nothing, ErrorKind::Value, &["scan got no values to scan over and `length` not provided", "scan_n"]);
-    let length = ScanOptions::default().length(4).scan(|c: Array, _: Array| (c, ()), Array::from(0), zeros(3));
+    let length = ScanOptions::new().length(4).scan(|c: Array, _: Array| (c, ()), Array::from(0), zeros(3));
     says(length, ErrorKind::Value, &["scan got `length` argument of 4 which disagrees with leading axis sizes [3]"]);
-    let unroll = ScanOptions::default().unroll(0).scan(|c: Array, _: Array| (c, ()), Array::from(0), zeros(3));
+    let unroll = ScanOptions::new().unroll(0).scan(|c: Array, _: Array| (c, ()), Array::from(0), zeros(3));
     says(unroll, ErrorKind::Value, &["unroll"]);
 }
 

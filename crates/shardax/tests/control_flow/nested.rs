@@ -258,7 +258,7 @@ fn options_of_scan() -> Result<()> {
         (&c * 0.7 + &x, c.sin() * x)
     }
     for reverse in [false, true] {
-        let plain = ScanOptions::default().reverse(reverse);
+        let plain = ScanOptions::new().reverse(reverse);
         fn f(options: ScanOptions, xs: Array) -> Result<Array> {
             let (c, ys) = options.scan(step, Array::from(0.2), xs)?;
             Ok(concatenate(&[c.reshape(1), ys], 0))
@@ -308,7 +308,7 @@ fn associative_scans() -> Result<()> {
         close(&prefixes.call(&x)?, &sums);
         let from_end: Vec<f64> = (0..n).map(|i| values[i..].iter().sum()).collect();
         let suffixes = jit(|x: Array| {
-            AssociativeScanOptions::default().reverse(true).axis(-1).associative_scan(|a: Array, b: Array| a + b, x)
+            AssociativeScanOptions::new().reverse(true).axis(-1).associative_scan(|a: Array, b: Array| a + b, x)
         });
         close(&suffixes.call(&x)?, &from_end);
     }
@@ -317,7 +317,7 @@ fn associative_scans() -> Result<()> {
     fn compose((a1, b1): (Array, Array), (a2, b2): (Array, Array)) -> (Array, Array) {
         (a1 * &a2, a2 * b1 + b2)
     }
-    let (_, h) = AssociativeScanOptions::default().axis(1).associative_scan(compose, (a.clone(), b.clone()))?;
+    let (_, h) = AssociativeScanOptions::new().axis(1).associative_scan(compose, (a.clone(), b.clone()))?;
     let (_, want) = scan(
         |h: Array, (a, b): (Array, Array)| {
             let h = a * h + b;
@@ -452,7 +452,7 @@ fn a_rule_may_return_a_constant_tangent() -> Result<()> {
         Ok((c * 0.5 + &y, y))
     }
     fn f(x: Array) -> Result<Array> {
-        let (c, ys) = ScanOptions::default().length(2).scan(step, x, ())?;
+        let (c, ys) = ScanOptions::new().length(2).scan(step, x, ())?;
         Ok(c + ys.sum(..))
     }
     close(&grad(f).call(0.4f32)?, &[0.25]);

@@ -78,11 +78,11 @@ pub(crate) fn rows(t: &mut Table) {
         scan(|c: Array, x: Array| (at!(c + ones(3)), x), ones(2), ones(3))
     });
     t.row("scan: unroll 0", Value, &["unroll must be at least 1"], || {
-        let options = ScanOptions::default().unroll(0);
+        let options = ScanOptions::new().unroll(0);
         at!(options.scan(|c: Array, x: Array| (c + x, ()), 0.0f32.into(), ones(3)))
     });
     t.row("scan: length", Value, &["`length` argument of 4 which disagrees with leading axis sizes [3]"], || {
-        let options = ScanOptions::default().length(4);
+        let options = ScanOptions::new().length(4);
         at!(options.scan(|c: Array, x: Array| (c + x, ()), 0.0f32.into(), ones(3)))
     });
     t.row("while_loop: condition", Type, &["cond_fun must return a boolean scalar", "float32[2]"], || {
@@ -105,7 +105,7 @@ pub(crate) fn rows(t: &mut Table) {
         at!(associative_scan(add, (ones(2), ones(3))))
     });
     t.row("associative_scan: axis", Index, &["axis 1 is out of bounds"], || {
-        at!(AssociativeScanOptions::default().axis(1).associative_scan(|a: Array, b: Array| a + b, ones(2)))
+        at!(AssociativeScanOptions::new().axis(1).associative_scan(|a: Array, b: Array| a + b, ones(2)))
     });
     t.row("custom_jvp: tangent shape", Type, &["Custom JVP rule", "float32[2]", "float32[]"], || {
         let f = custom_jvp(|x: Array| x.sin()).defjvp(|(x,): (Array,), (dx,): (Array,)| (x.sin(), dx.sum(..)));

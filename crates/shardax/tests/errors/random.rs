@@ -60,7 +60,7 @@ pub(crate) fn rows(t: &mut Table) {
         at!(random::bernoulli(&random::key(0), 1, [3]))
     });
     t.row("choice: too many", Value, &["Cannot take a larger sample"], || {
-        at!(random::ChoiceOptions::default().replace(false).choice(&random::key(0), 3, [4]))
+        at!(random::ChoiceOptions::new().replace(false).choice(&random::key(0), 3, [4]))
     });
     t.row("fold_in: negative", Value, &["fold_in", "-1"], || at!(random::fold_in(&random::key(0), -1)));
     t.row("categorical: integers", Type, &["must have a floating dtype"], || {

@@ -44,7 +44,7 @@ fn scans(name: &str) -> Option<Fun> {
             leaves(scan(|h: Array, x: Array| step.call((h, x)), a[2].clone(), a[3].clone()))
         }),
         "scan_rnn_reverse" => {
-            many(|a| leaves(ScanOptions::default().reverse(true).scan(rnn_step(a), a[2].clone(), a[3].clone())))
+            many(|a| leaves(ScanOptions::new().reverse(true).scan(rnn_step(a), a[2].clone(), a[3].clone())))
         }
         "scan_two_carries" => many(|a| {
             let step = |(a, b): (Array, Array), (x, y): (Array, Array)| {
@@ -58,9 +58,7 @@ fn scans(name: &str) -> Option<Fun> {
             leaves(scan_n(step, (array(0), a[0].clone()), 4))
         }),
         "scan_no_output" => many(|a| Ok(vec![scan(|c: Array, x| (c * x + 1, ()), a[0].clone(), a[1].clone())?.0])),
-        "scan_unrolled" => {
-            many(|a| leaves(ScanOptions::default().unroll(2).scan(sum_step, a[0].clone(), a[1].clone())))
-        }
+        "scan_unrolled" => many(|a| leaves(ScanOptions::new().unroll(2).scan(sum_step, a[0].clone(), a[1].clone()))),
         "scan_nested" => many(|a| {
             fn inner(c: Array, x: Array) -> (Array, Array) {
                 let c = c.sin() + &x;
@@ -133,11 +131,11 @@ fn loops(name: &str) -> Option<Fun> {
             leaves(fori_loop(1, 5, body, a[0].clone()))
         }),
         "map_batch_size_f32" => many(|a| {
-            let sums: Array = MapOptions::default().batch_size(3).map(|x: Array| x.sin().sum(..), a[0].clone())?;
+            let sums: Array = MapOptions::new().batch_size(3).map(|x: Array| x.sin().sum(..), a[0].clone())?;
             Ok(vec![sums])
         }),
         "fori_unroll_f32" => {
-            many(|a| leaves(ScanOptions::default().unroll(2).fori_loop(0, 5, |i, x: Array| x * 1.5 + i, a[0].clone())))
+            many(|a| leaves(ScanOptions::new().unroll(2).fori_loop(0, 5, |i, x: Array| x * 1.5 + i, a[0].clone())))
         }
         "fori_empty" => many(|a| leaves(fori_loop(3, 3, |_, v| v + 1, a[0].clone()))),
         _ => None,

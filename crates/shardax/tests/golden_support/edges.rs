@@ -157,7 +157,7 @@ pub fn row(op: &str, x: &Array) -> Option<Array> {
         "cummax" => x.cummax(1),
         "cummin" => x.cummin(1),
         "cumlogsumexp" => lax::cumlogsumexp(x, 1),
-        "cumlogsumexp_reverse" => lax::CumulativeOptions::default().reverse(true).cumlogsumexp(x, 1),
+        "cumlogsumexp_reverse" => lax::CumulativeOptions::new().reverse(true).cumlogsumexp(x, 1),
         _ => return None,
     })
 }

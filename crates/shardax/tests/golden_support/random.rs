@@ -89,10 +89,7 @@ fn with_keys(case: &Case) -> Option<Fun> {
             let (axis, independent) = (axis.max(0), case.flag("independent"));
             many(move |xs| {
                 Ok(vec![
-                    random::PermutationOptions::default()
-                        .axis(axis)
-                        .independent(independent)
-                        .permutation(&xs[0], &xs[1]),
+                    random::PermutationOptions::new().axis(axis).independent(independent).permutation(&xs[0], &xs[1]),
                 ])
             })
         }
@@ -109,17 +106,17 @@ fn with_keys(case: &Case) -> Option<Fun> {
             let p = case.doc().contains("p is in/1");
             match case.param("a").as_u64() {
                 Some(a) if p => many(move |xs| {
-                    Ok(vec![random::ChoiceOptions::default().replace(replace).p(&xs[1]).choice(
+                    Ok(vec![random::ChoiceOptions::new().replace(replace).p(&xs[1]).choice(
                         &xs[0],
                         a as usize,
                         shape.clone(),
                     )])
                 }),
                 Some(a) => {
-                    one(move |k| random::ChoiceOptions::default().replace(replace).choice(k, a as usize, shape.clone()))
+                    one(move |k| random::ChoiceOptions::new().replace(replace).choice(k, a as usize, shape.clone()))
                 }
                 None => many(move |xs| {
-                    Ok(vec![random::ChoiceOptions::default().replace(replace).choice(&xs[0], &xs[1], shape.clone())])
+                    Ok(vec![random::ChoiceOptions::new().replace(replace).choice(&xs[0], &xs[1], shape.clone())])
                 }),
             }
         }

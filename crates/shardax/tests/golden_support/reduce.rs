@@ -86,7 +86,7 @@ fn cumulative(case: &Case) -> Option<Fun> {
     };
     // Booleans are counted by the function of NumPy alone.
     let bools = case.host("in/0")?.dtype == DType::Bool;
-    one(move |x| if bools { x.cumsum(axis as i32) } else { f(CumulativeOptions::default().reverse(reverse), x, axis) })
+    one(move |x| if bools { x.cumsum(axis as i32) } else { f(CumulativeOptions::new().reverse(reverse), x, axis) })
 }
 
 fn softmax(case: &Case) -> Option<Fun> {

@@ -82,7 +82,7 @@ fn gradients() -> Result<()> {
     check_gradient("cumsum", |x| x.cumsum(1), &x)?;
     check_gradient("cumprod", |x| x.cumprod(..), &x)?;
     check_gradient("cummax", |x| x.cummax(1), &x)?;
-    check_gradient("cumlogsumexp", |x| lax::CumulativeOptions::default().reverse(true).cumlogsumexp(&x, 1), &x)?;
+    check_gradient("cumlogsumexp", |x| lax::CumulativeOptions::new().reverse(true).cumlogsumexp(&x, 1), &x)?;
     check_gradient("roll", |x| x.roll(1, 1) * &row, &x)?;
     // What cannot be differentiated says so.
     let e = grad(|x: Array| x.at([0, 0]).multiply(x.get([1, 1])).sum(..)).call(&x).expect_err("repeated positions");
@@ -139,7 +139,7 @@ fn batches_agree_with_loops() -> Result<()> {
         &(-&xs),
     )?;
     check_batch("top_k", |x, y| lax::top_k(&(x + y), 2).0, &xs, &xs)?;
-    check_batch("cumsum", |x, y| lax::CumulativeOptions::default().reverse(true).cumsum(&(x * y), 1), &xs, &xs)?;
+    check_batch("cumsum", |x, y| lax::CumulativeOptions::new().reverse(true).cumsum(&(x * y), 1), &xs, &xs)?;
     Ok(())
 }
 
@@ -218,7 +218,7 @@ fn accumulating_and_moving() -> Result<()> {
         let x = Array::from_slice(&values, &[n])?;
         assert_eq!(ints(&x.cumsum(0)), want, "{n}");
         let reversed: Vec<i32> = want.iter().zip(&values).map(|(w, v)| sum - w + v).collect();
-        assert_eq!(ints(&lax::CumulativeOptions::default().reverse(true).cumsum(&x, 0)), reversed, "{n} reversed");
+        assert_eq!(ints(&lax::CumulativeOptions::new().reverse(true).cumsum(&x, 0)), reversed, "{n} reversed");
         let want: Vec<i32> = (0..n).map(|i| values[..=i].iter().copied().max().unwrap_or(0)).collect();
         assert_eq!(ints(&x.cummax(0)), want, "{n} max");
         let want: Vec<i32> = (0..n).map(|i| values[..=i].iter().copied().min().unwrap_or(0)).collect();
@@ -234,7 +234,7 @@ fn accumulating_and_moving() -> Result<()> {
         assert!((got as f64 - sum.ln()).abs() < 1e-6, "{got} {}", sum.ln());
     }
     assert_eq!(
-        floats(&lax::CumulativeOptions::default().reverse(true).cumlogsumexp(&array([f32::NEG_INFINITY; 2]), 0)),
+        floats(&lax::CumulativeOptions::new().reverse(true).cumlogsumexp(&array([f32::NEG_INFINITY; 2]), 0)),
         [f32::NEG_INFINITY; 2]
     );
     // The sum of 1,000 eighths is 125 only if it is accumulated in float32.

@@ -21,7 +21,7 @@ fn in_a_process_with_cpu_kernels() -> Result<()> {
         assert_eq!(floats(&x.cummax(1)), [1.0, 2.0, 3.0, 4.0, 5.0, 5.0], "{dtype}");
         assert_eq!(floats(&x.cummin(0)), [1.0, 2.0, 3.0, 1.0, 2.0, -6.0], "{dtype}");
         assert_eq!(
-            floats(&lax::CumulativeOptions::default().reverse(true).cumsum(&x, 0)),
+            floats(&lax::CumulativeOptions::new().reverse(true).cumsum(&x, 0)),
             [5.0, 7.0, -3.0, 4.0, 5.0, -6.0],
             "{dtype}"
         );

@@ -153,13 +153,13 @@ fn arrays_move_with_their_layouts() -> Result<()> {
         (device_put(&x, Format::default())?, COLUMNS),
         (device_put(&x, Format::new(Layout::new([0, 1, 2]), &all_devices[1]))?, [0, 1, 2]),
         (device_put(&x, Format::new(Layout::new([1, 0, 2]), &all_devices[1]))?, [1, 0, 2]),
-        (PutOptions::default().may_alias(false).device_put(&x, &all_devices[0])?, COLUMNS),
+        (PutOptions::new().may_alias(false).device_put(&x, &all_devices[0])?, COLUMNS),
         (device_put(&x, &shardings()?.1)?, [0, 1, 2]),
         (device_put(&x, Format::new(&columns, &shardings()?.1))?, COLUMNS),
     ] {
         assert_eq!((order(&y)?, y.to_vec::<f32>()?), (want.to_vec(), floats(0..24)));
     }
-    let copy = PutOptions::default().may_alias(false).device_put(&x, here(COLUMNS)?)?;
+    let copy = PutOptions::new().may_alias(false).device_put(&x, here(COLUMNS)?)?;
     assert!(!is_same_memory(copy, &x)?);
 
     // Parts on eight devices.
@@ -188,7 +188,7 @@ fn arrays_move_with_their_layouts() -> Result<()> {
     fails(result, ErrorKind::Value, &["must have one layout in memory"]);
 
     // Given away.
-    let gone = PutOptions::default().donate(true).device_put(&y, &split)?;
+    let gone = PutOptions::new().donate(true).device_put(&y, &split)?;
     assert!(y.is_deleted());
     assert_eq!(gone.to_vec::<f32>()?, floats(0..96));
     // In other memory.

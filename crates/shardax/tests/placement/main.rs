@@ -194,7 +194,7 @@ fn the_shardings_of_a_compiled_function_place_its_arguments() -> Result<()> {
 fn donated_arrays_are_given_away() -> Result<()> {
     let (split, whole) = shardings()?;
     let all_devices = devices()?;
-    let donate = PutOptions::default().donate(true);
+    let donate = PutOptions::new().donate(true);
     let targets =
         || -> [Sharding; 4] { [(&split).into(), (&whole).into(), (&all_devices[0]).into(), (&all_devices[1]).into()] };
     for from in targets() {
@@ -237,7 +237,7 @@ fn an_array_that_was_taken_over_is_rejected_on_the_hot_path() -> Result<()> {
     let x = device_put(&arange(0..8), &split)?;
     let _ = f.call(&x)?;
     let _ = f.call(&x)?;
-    let y = PutOptions::default().donate(true).device_put(&x, &split)?;
+    let y = PutOptions::new().donate(true).device_put(&x, &split)?;
     fails(f.call(&x), ErrorKind::Deleted, &["donated to `device_put`"]);
     assert_eq!(ints(&f.call(&y)?)[7], 8);
     Ok(())
@@ -247,7 +247,7 @@ fn an_array_that_was_taken_over_is_rejected_on_the_hot_path() -> Result<()> {
 fn memory_is_shared_only_where_it_may_be() -> Result<()> {
     let (split, whole) = shardings()?;
     let all_devices = devices()?;
-    let copy = PutOptions::default().may_alias(false);
+    let copy = PutOptions::new().may_alias(false);
     for to in [Sharding::from(&split), (&whole).into(), (&all_devices[0]).into()] {
         let x = device_put(&arange(0..16), &to)?;
         let y = copy.device_put(&x, &to)?;
@@ -255,7 +255,7 @@ fn memory_is_shared_only_where_it_may_be() -> Result<()> {
         assert!(!is_same_memory(x, &y)?, "{to}");
         assert_eq!(ints(&y), (0..16).collect::<Vec<_>>());
         let x = device_put(&arange(0..16), &to)?;
-        assert!(is_same_memory(PutOptions::default().may_alias(true).device_put(&x, &to)?, &x)?, "{to}");
+        assert!(is_same_memory(PutOptions::new().may_alias(true).device_put(&x, &to)?, &x)?, "{to}");
     }
     // Part by part: what one device has whole already.
     let x = device_put(&arange(0..16), &all_devices[2])?;
@@ -265,7 +265,7 @@ fn memory_is_shared_only_where_it_may_be() -> Result<()> {
     let y = copy.device_put(&x, None)?;
     assert!(!y.committed() && !is_same_memory(x, &y)?);
     fails(
-        PutOptions::default().donate(true).may_alias(true).device_put(&y, &split),
+        PutOptions::new().donate(true).may_alias(true).device_put(&y, &split),
         ErrorKind::Value,
         &["may_alias and donate cannot be true at the same time"],
     );

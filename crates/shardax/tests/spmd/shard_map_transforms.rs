@@ -297,7 +297,7 @@ fn draw(k: Array) -> Vec<Array> {
         random::gumbel(&k, [4]),
         random::exponential(&k, [4]),
         random::categorical(&k, &zeros([4, 3]), -1).astype(DType::F32),
-        random::ChoiceOptions::default().p(&array([0.2f32, 0.3, 0.5])).choice(&k, 3, [4]).astype(DType::F32),
+        random::ChoiceOptions::new().p(&array([0.2f32, 0.3, 0.5])).choice(&k, 3, [4]).astype(DType::F32),
         random::truncated_normal(&k, -1.0f32, 1.0f32, [4]),
     ]
 }

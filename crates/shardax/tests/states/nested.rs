@@ -126,7 +126,7 @@ const NESTED: &[(&str, Linear)] = &[
     }),
     ("scan in reverse, unrolled", |x| {
         let xs = if x.type_name().contains("4@") { reshard(x, P![]) } else { x };
-        let options = ScanOptions::default().reverse(true).unroll(3);
+        let options = ScanOptions::new().reverse(true).unroll(3);
         let step = |c: Array, row: Array| Ok((&c + &row, c));
         options.scan(step, xs.get(0), xs).map(|(c, ys)| vec![c, ys])
     }),

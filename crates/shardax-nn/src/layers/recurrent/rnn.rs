@@ -101,7 +101,7 @@ impl<C: RnnCell> Rnn<C> {
         let inputs = if self.reverse { flipped(&x, seq_lengths) } else { x.clone() };
         let carry = initial_carry.unwrap_or_else(|| self.cell.initialize_carry(&x.shape()[1..]));
         let carry = tree::map(|carry| align_carry(carry, &inputs), carry)?;
-        let options = ScanOptions::default().unroll(self.unroll);
+        let options = ScanOptions::new().unroll(self.unroll);
         let (carry, y) = match seq_lengths {
             None => options.scan(|carry: C::Carry, x: Array| self.step(carry, x), carry, inputs)?,
             Some(lengths) => {

@@ -90,7 +90,7 @@ const LIBRARY: u8 = 2;
 /// # use shardax::profiler::ProfileOptions;
 /// # let folder = std::env::temp_dir().join(format!("shardax-profile-options-{}", std::process::id()));
 /// // A long profile: annotations and programs, without the library's own events.
-/// let profile = ProfileOptions::default().host_tracer_level(1).trace(&folder)?;
+/// let profile = ProfileOptions::new().host_tracer_level(1).trace(&folder)?;
 /// profile.stop()?;
 /// # std::fs::remove_dir_all(&folder).ok();
 /// # Ok::<(), shardax::Error>(())
@@ -108,6 +108,11 @@ impl Default for ProfileOptions {
 }
 
 impl ProfileOptions {
+    /// Returns a profile of everything: annotations, the library's own events, and programs on devices.
+    pub fn new() -> Self {
+        ProfileOptions::default()
+    }
+
     /// Sets the events of host threads: 0 for none, 1 for annotations ([`annotate`], [`step_trace_annotation`]), and 2
     /// for calls, compilations and transfers too. Higher levels are equal to 2, the default.
     pub fn host_tracer_level(mut self, level: u8) -> Self {
@@ -154,7 +159,7 @@ pub struct Profile {
 /// Returns an error if a profile is already being recorded.
 #[track_caller]
 pub fn trace(folder: impl AsRef<Path>) -> Result<Profile> {
-    ProfileOptions::default().trace(folder)
+    ProfileOptions::new().trace(folder)
 }
 
 fn begin_profile(options: ProfileOptions, folder: Option<&Path>) -> Result<Profile> {

@@ -28,7 +28,7 @@ impl ProfileSession {
     /// Returns an error if a profile is already being recorded.
     #[track_caller]
     pub fn start() -> Result<ProfileSession> {
-        ProfileOptions::default().session()
+        ProfileOptions::new().session()
     }
 
     /// Stops the profile, waits for its programs, and returns it.

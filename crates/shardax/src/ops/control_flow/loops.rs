@@ -152,7 +152,7 @@ where
     C: Tree,
     R: IntoOutput<Output = C>,
 {
-    ScanOptions::default().fori_loop(lower, upper, body_fun, init)
+    ScanOptions::new().fori_loop(lower, upper, body_fun, init)
 }
 
 impl ScanOptions {
@@ -161,7 +161,7 @@ impl ScanOptions {
     ///
     /// ```
     /// # use shardax::prelude::*;
-    /// let sum = ScanOptions::default().unroll(4).fori_loop(0, 10, |i, sum: Array| sum + i, array(0))?;
+    /// let sum = ScanOptions::new().unroll(4).fori_loop(0, 10, |i, sum: Array| sum + i, array(0))?;
     /// assert_eq!(sum.item::<i32>()?, 45);
     /// # Ok::<(), shardax::Error>(())
     /// ```
@@ -204,7 +204,7 @@ where
     if let (Repr::Literal(start), Repr::Literal(end)) = (&lower.0, &upper.0) {
         let length = (end.value.to_i128() - start.value.to_i128()).clamp(0, u32::MAX as i128) as usize;
         let args = Flat::from_arguments(&((lower, init), ()));
-        let options = ScanOptions::default().length(length).unroll(unroll);
+        let options = ScanOptions::new().length(length).unroll(unroll);
         let body: FlatFn<'_> = &|args| {
             let (carry, ()) = args.build::<((Array, C), ())>()?;
             Ok(Flat::of(&(counted_step(&body_fun, carry)?, ())))

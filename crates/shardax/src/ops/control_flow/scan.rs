@@ -51,7 +51,7 @@ where
     Y: Tree,
     R: IntoOutput<Output = (C, Y)>,
 {
-    ScanOptions::default().scan(f, init, xs)
+    ScanOptions::new().scan(f, init, xs)
 }
 
 /// Like [`scan`] without `xs`: runs `length` steps of `f`, which receives only the carry.
@@ -71,7 +71,7 @@ where
     Y: Tree,
     R: IntoOutput<Output = (C, Y)>,
 {
-    ScanOptions::default().length(length).scan(|carry, ()| f(carry), init, ())
+    ScanOptions::new().length(length).scan(|carry, ()| f(carry), init, ())
 }
 
 /// Applies `f` to each slice of `xs` along the leading axis, one after another, and stacks the results.
@@ -92,7 +92,7 @@ where
     Y: Tree,
     R: IntoOutput<Output = Y>,
 {
-    Ok(ScanOptions::default().scan(|(), x| -> Result<((), Y)> { Ok(((), f(x).into_output()?)) }, (), xs)?.1)
+    Ok(ScanOptions::new().scan(|(), x| -> Result<((), Y)> { Ok(((), f(x).into_output()?)) }, (), xs)?.1)
 }
 
 /// Options of [`scan`].
@@ -100,7 +100,7 @@ where
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::control_flow::ScanOptions;
-/// let (_, suffix_sums): (_, Array) = ScanOptions::default().reverse(true).scan(
+/// let (_, suffix_sums): (_, Array) = ScanOptions::new().reverse(true).scan(
 ///     |sum: Array, x: Array| (&sum + &x, sum + x),
 ///     Array::from(0),
 ///     array([1, 2, 3]),
@@ -138,6 +138,11 @@ impl Default for ScanOptions {
 }
 
 impl ScanOptions {
+    /// Returns a forward scan, one step at a time, with the length of the arrays.
+    pub fn new() -> Self {
+        ScanOptions::default()
+    }
+
     /// Sets the number of steps, for a scan without arrays.
     pub fn length(mut self, length: usize) -> Self {
         self.length = Some(length);
@@ -314,7 +319,7 @@ where
     T: Tree,
     R: IntoOutput<Output = T>,
 {
-    AssociativeScanOptions::default().associative_scan(f, elems)
+    AssociativeScanOptions::new().associative_scan(f, elems)
 }
 
 /// Options of [`associative_scan`](associative_scan()).
@@ -322,7 +327,7 @@ where
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::control_flow::AssociativeScanOptions;
-/// let options = AssociativeScanOptions::default().axis(1).reverse(true);
+/// let options = AssociativeScanOptions::new().axis(1).reverse(true);
 /// let sums = options.associative_scan(|a: Array, b: Array| a + b, array([[1, 2, 3]]))?;
 /// assert_eq!(sums.to_vec::<i32>()?, [6, 5, 3]);
 /// # Ok::<(), shardax::Error>(())
@@ -334,6 +339,11 @@ pub struct AssociativeScanOptions {
 }
 
 impl AssociativeScanOptions {
+    /// Returns a forward scan along the first axis.
+    pub fn new() -> Self {
+        AssociativeScanOptions::default()
+    }
+
     /// Accumulates from the end if true. Default false.
     pub fn reverse(mut self, reverse: bool) -> Self {
         self.reverse = reverse;

@@ -418,7 +418,7 @@ pub fn approx_min_k(x: &Array, k: usize) -> (Array, Array) {
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::lax::CumulativeOptions;
-/// let from_the_end = CumulativeOptions::default().reverse(true);
+/// let from_the_end = CumulativeOptions::new().reverse(true);
 /// assert_eq!(from_the_end.cumsum(&array([1, 2, 3]), 0).to_vec::<i32>()?, [6, 5, 3]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
@@ -428,6 +428,11 @@ pub struct CumulativeOptions {
 }
 
 impl CumulativeOptions {
+    /// Returns a forward accumulation.
+    pub fn new() -> Self {
+        CumulativeOptions::default()
+    }
+
     /// Sets whether to accumulate from the end. Default false.
     pub fn reverse(mut self, reverse: bool) -> Self {
         self.reverse = reverse;
@@ -449,7 +454,7 @@ macro_rules! cumulative_functions {
             $(#[$doc])*
             #[track_caller]
             pub fn $name(x: &Array, axis: impl Dim) -> Array {
-                CumulativeOptions::default().$name(x, axis)
+                CumulativeOptions::new().$name(x, axis)
             }
         )*
 

@@ -65,7 +65,7 @@ impl Cumulative {
 
     /// The reduction in terms of simpler operations, for differentiation.
     fn expand(self, x: &Array) -> Result<Array> {
-        let options = AssociativeScanOptions::default().reverse(self.reverse).axis(self.axis as i32);
+        let options = AssociativeScanOptions::new().reverse(self.reverse).axis(self.axis as i32);
         options.associative_scan(|a, b| self.combine(&a, &b), x.clone())
     }
 }

@@ -126,7 +126,7 @@ fn downwards(z: &Array, v: usize, n_iter: usize) -> Result<Array> {
     };
     let indices = arange(0..n_iter as i32 + 1).astype(z.dtype());
     let ((_, j0, sum), (scaled_values, scales)) =
-        ScanOptions::default().reverse(true).scan(step, (zero.clone(), unit, zero), indices)?;
+        ScanOptions::new().reverse(true).scan(step, (zero.clone(), unit, zero), indices)?;
     // Each value was only scaled up to its own step. Multiplying by the scales of all later steps makes the values comparable.
     let first_scale = scales.get(..1) * 0 + 1;
     let later_scales = concatenate(&[first_scale, scales.get(..v).cumprod(0)], 0);

@@ -264,7 +264,7 @@ impl GaussianKde {
         or_failed(&self.dataset, || {
             let shape = crate::ops::numpy::shape_of(shape)?;
             let [for_index, for_noise] = random::split_n::<2>(key);
-            let index = ChoiceOptions::default().p(&self.weights).choice(for_index, self.n(), shape.as_slice());
+            let index = ChoiceOptions::new().p(&self.weights).choice(for_index, self.n(), shape.as_slice());
             let zero = crate::ops::numpy::zeros_dtype([self.d()], self.covariance.dtype());
             let noise = random::multivariate_normal(for_noise, zero, &self.covariance, shape.as_slice());
             let reversed: Vec<i32> = (0..noise.ndim() as i32).rev().collect();

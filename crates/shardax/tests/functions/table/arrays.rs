@@ -186,14 +186,15 @@ table! {
     "Pool::padding" => |c| Pool::new([2]).padding(c.padding()).max(&c.x);
     "Pool::strides" => |c| Pool::new([2]).strides([c.n]).max(&c.x);
     "ScanOptions::fori_loop" => |c| {
-        ScanOptions::default().unroll(c.n).fori_loop(0, 3, |i, x: Array| x + i, c.x.clone())
+        ScanOptions::new().unroll(c.n).fori_loop(0, 3, |i, x: Array| x + i, c.x.clone())
     };
-    "ScanOptions::length" => |c| ScanOptions::default().length(c.n).scan(|s: Array, x: Array| (s, x), c.y.clone(), c.x.clone());
+    "ScanOptions::new" => |c| ScanOptions::new().scan(|s: Array, x: Array| (s * x, ()), c.y.clone(), c.x.clone()).map(|(s, ())| s);
+    "ScanOptions::length" => |c| ScanOptions::new().length(c.n).scan(|s: Array, x: Array| (s, x), c.y.clone(), c.x.clone());
     "ScanOptions::reverse" => |c| {
-        ScanOptions::default().reverse(true).scan(|s: Array, x: Array| (&s + x, s), c.x.get(0), c.x.clone())
+        ScanOptions::new().reverse(true).scan(|s: Array, x: Array| (&s + x, s), c.x.get(0), c.x.clone())
     };
-    "ScanOptions::scan" => |c| ScanOptions::default().scan(|s: Array, x: Array| (s + x, ()), c.y.clone(), c.x.clone()).map(|(s, ())| s);
-    "ScanOptions::unroll" => |c| ScanOptions::default().unroll(c.n).scan(|s: Array, x: Array| (s, x), c.y.clone(), c.x.clone());
+    "ScanOptions::scan" => |c| ScanOptions::new().scan(|s: Array, x: Array| (s + x, ()), c.y.clone(), c.x.clone()).map(|(s, ())| s);
+    "ScanOptions::unroll" => |c| ScanOptions::new().unroll(c.n).scan(|s: Array, x: Array| (s, x), c.y.clone(), c.x.clone());
     "array::array_of" => |c| same!(c; array_of(c.f, DType::I8), array_of(vec![vec![c.i], vec![]], DType::F64), array_of([300, -1], DType::U8));
     "array::array" => |c| same!(c; array(c.f), array(vec![vec![c.i], vec![]]), array(Vec::<Vec<f32>>::new()));
 }

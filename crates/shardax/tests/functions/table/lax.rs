@@ -4,9 +4,9 @@ use super::*;
 
 table! {
     "control_flow::associative_scan" => |c| same!(c;
-        AssociativeScanOptions::default().reverse(c.i > 0).axis(c.i).associative_scan(|a: Array, b: Array| a + b, c.x.clone()),
+        AssociativeScanOptions::new().reverse(c.i > 0).axis(c.i).associative_scan(|a: Array, b: Array| a + b, c.x.clone()),
         associative_scan(|a: Array, _: Array| a.get(0), c.x.clone()),
-        AssociativeScanOptions::default().axis(c.i).associative_scan(|a: Array, _: Array| a.expand_dims(0), c.x.clone())
+        AssociativeScanOptions::new().axis(c.i).associative_scan(|a: Array, _: Array| a.expand_dims(0), c.x.clone())
     );
     "control_flow::cond" => |c| same!(c;
         cond(&c.mask, |x: Array| -x, |x: Array| x, c.x.clone()),
@@ -86,11 +86,11 @@ table! {
     };
     "lax::conv_transpose" => |c| lax::conv_transpose(&c.x, &c.y, [c.n], c.padding(), ConvOptions::new());
     "lax::convert_element_type" => |c| lax::convert_element_type(&c.x, c.dtype);
-    "lax::cumlogsumexp" => |c| lax::CumulativeOptions::default().reverse(c.i > 0).cumlogsumexp(&c.x, c.i);
-    "lax::cummax" => |c| lax::CumulativeOptions::default().reverse(c.i > 0).cummax(&c.x, c.i);
-    "lax::cummin" => |c| lax::CumulativeOptions::default().reverse(true).cummin(&c.x, c.n);
+    "lax::cumlogsumexp" => |c| lax::CumulativeOptions::new().reverse(c.i > 0).cumlogsumexp(&c.x, c.i);
+    "lax::cummax" => |c| lax::CumulativeOptions::new().reverse(c.i > 0).cummax(&c.x, c.i);
+    "lax::cummin" => |c| lax::CumulativeOptions::new().reverse(true).cummin(&c.x, c.n);
     "lax::cumprod" => |c| lax::cumprod(&c.x, c.i);
-    "lax::cumsum" => |c| lax::CumulativeOptions::default().reverse(c.i > 0).cumsum(&c.x, c.n);
+    "lax::cumsum" => |c| lax::CumulativeOptions::new().reverse(c.i > 0).cumsum(&c.x, c.n);
     "lax::div" => |c| lax::div(&c.x, &c.y);
     "lax::dot_general" => |c| same!(c;
         lax::dot_general(&c.x, &c.y, (&[c.n], &[0]), (&[], &[]), Some(c.dtype)),

@@ -24,11 +24,11 @@ table! {
     "random::chisquare_approximate_dtype" => |c| random::chisquare_approximate_dtype(&c.key, c.f, [c.n, 2], c.dtype);
     "random::chisquare_dtype" => |c| random::chisquare_dtype(&c.key, c.f, [c.n, 2], c.dtype);
     "random::choice" => |c| same!(c;
-        random::ChoiceOptions::default().replace(c.i > 0).choice(&c.key, c.i, [2]),
+        random::ChoiceOptions::new().replace(c.i > 0).choice(&c.key, c.i, [2]),
         random::choice(&c.key, c.n, [2]),
-        random::ChoiceOptions::default().replace(c.i > 0).axis(c.i).choice(&c.key, &c.x, [c.n]),
-        random::ChoiceOptions::default().replace(c.i > 0).p(&c.y).choice(&c.key, &c.x, [2]),
-        random::ChoiceOptions::default().p(&c.x).choice(&c.key, c.n, [2])
+        random::ChoiceOptions::new().replace(c.i > 0).axis(c.i).choice(&c.key, &c.x, [c.n]),
+        random::ChoiceOptions::new().replace(c.i > 0).p(&c.y).choice(&c.key, &c.x, [2]),
+        random::ChoiceOptions::new().p(&c.x).choice(&c.key, c.n, [2])
     );
     "random::clone" => |c| same!(c; random::clone(&c.key), random::clone(&c.x));
     "random::dirichlet" => |c| random::dirichlet(&c.key, &c.x, c.x.shape());
@@ -78,7 +78,7 @@ table! {
         random::permutation(&c.key, c.n),
         random::permutation(&c.key, c.i),
         random::permutation(&c.key, &c.x),
-        random::PermutationOptions::default().axis(c.i).independent(c.i > 0).permutation(&c.key, &c.x)
+        random::PermutationOptions::new().axis(c.i).independent(c.i > 0).permutation(&c.key, &c.x)
     );
     "random::poisson" => |c| random::poisson(&c.key, &c.x, c.x.shape());
     "random::poisson_approximate" => |c| random::poisson_approximate(&c.key, &c.x, c.x.shape());
