@@ -7,6 +7,7 @@ mod golden_support;
 mod families;
 
 use golden_support::check_family;
+use golden_support::quick::eight_devices;
 
 /// Known failures and differences: a path or a prefix of paths, and the reason.
 const PENDING: &[(&str, &str)] = &[
@@ -23,6 +24,7 @@ macro_rules! families {
     ($($name:ident)*) => {$(
         #[test]
         fn $name() {
+            eight_devices();
             check_family(stringify!($name), families::$name::function, PENDING);
         }
     )*
@@ -39,7 +41,7 @@ const OPERANDS_OF_DIFFERENT_RANKS: &[&str] = &["nn_layers/mha_cross", "nn_train/
 /// One case of fifteen; all with `SHARDAX_TEST_SLICES=all`.
 #[test]
 fn layers_where_rank_promotion_is_an_error() {
-    golden_support::quick::eight_devices();
+    eight_devices();
     golden_support::ranks::check_ranks(FAMILIES, golden_support::one_of(15), OPERANDS_OF_DIFFERENT_RANKS);
 }
 
@@ -54,7 +56,7 @@ fn families_on_topologies() -> shardax::Result<()> {
 #[test]
 #[ignore = "hashes that a command of its own compares"]
 fn texts_of_families() {
-    golden_support::quick::eight_devices();
+    eight_devices();
     golden_support::texts::write("shardax-nn", FAMILIES, &larger());
 }
 
