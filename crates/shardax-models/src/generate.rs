@@ -209,6 +209,11 @@ pub struct Generation<'a, M = Decoder> {
 }
 
 /// A model that can generate text: a [`Decoder`], or a [`Packed`] decoder with quantized weights.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a model that generates text",
+    label = "not a decoder",
+    note = "`Decoder` and `Packed` generate text"
+)]
 pub trait TextModel: Module {
     /// Converts the model to a decoder. This is called while a program is traced, so a quantized model should unpack
     /// its weights here.

@@ -33,6 +33,12 @@ const WEIGHTS: [&str; 3] = [kind::Param::NAME, kind::LoRAParam::NAME, kind::Froz
 /// assert_eq!(model.state().keys().collect::<Vec<_>>(), ["b", "w"]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a module",
+    label = "not a module",
+    note = "put `#[derive(Module, Clone)]` on a struct or an enum of layers and arrays",
+    note = "mark a field that is configuration, such as a `String` or a `fn(Array) -> Array`, with `#[tree(static)]`"
+)]
 pub trait Module: Tree {
     /// Puts the module into training mode, like `nnx.Module.train`: sets every field `training: bool` of the module and of
     /// its submodules to true. New layers are in training mode.

@@ -11,6 +11,11 @@ use shardax::tree::AxisNames;
 use crate::check::value_error;
 
 /// The logical names of an array's dimensions: `["embed", "mlp"]`, or `[Some("embed"), None]`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not name the dimensions of an array",
+    label = "not names of dimensions",
+    note = "a name for each dimension, or `Some` and `None`: `[\"embed\", \"mlp\"]`, `[Some(\"embed\"), None]`"
+)]
 pub trait IntoAxisNames {
     /// Returns a name for each dimension that has one.
     fn into_axis_names(self) -> AxisNames;

@@ -29,6 +29,11 @@ use crate::Module;
 /// assert_eq!(model.state_of(Filter::of::<Param>()).len(), 2);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a kind of variable",
+    label = "not a kind",
+    note = "kinds are types of the module `kind`, such as `kind::Param`, or your own: `enum Memory {{}}`, with `impl Kind for Memory`"
+)]
 pub trait Kind: 'static {
     /// The kind's name in errors and tables. Kinds with the same name are the same kind.
     const NAME: &'static str;

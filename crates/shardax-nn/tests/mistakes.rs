@@ -301,3 +301,59 @@ fn habits_compile_and_unused_results_warn() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// Traits that no message is needed for, and why.
+const WITHOUT_MESSAGE: &[(&str, &str)] = &[
+    ("CallFile Mode BuiltCell NormLayer KernelLayer", "users neither name nor implement them"),
+    ("IntoJit", "every function that can be transformed implements it"),
+    ("IntoOutput", "the message of `Function` says what a function returns"),
+    ("Primitive ThreadState", "the bounds of those who write primitives, who implement them first"),
+];
+
+/// Without a message of its own, the compiler reports an argument of another type by the name of a trait, which says
+/// nothing about what to write.
+#[test]
+fn public_traits_say_what_to_write() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder of the crates");
+    let mut silent = Vec::new();
+    for name in ["shardax", "shardax-nn", "shardax-train", "shardax-models"] {
+        visit_sources(&crates.join(name).join("src"), &mut |text| silent.extend(traits_without_message(text)));
+    }
+    let excepted: Vec<&str> = WITHOUT_MESSAGE.iter().flat_map(|(names, _)| names.split_whitespace()).collect();
+    let missing: Vec<_> = silent.iter().filter(|name| !excepted.contains(&name.as_str())).collect();
+    assert!(missing.is_empty(), "write `#[diagnostic::on_unimplemented(…)]` above these traits: {missing:?}");
+    let needless: Vec<_> = excepted.iter().filter(|name| !silent.iter().any(|trait_| trait_ == *name)).collect();
+    assert!(needless.is_empty(), "in WITHOUT_MESSAGE without need: {needless:?}");
+}
+
+fn visit_sources(folder: &Path, visit: &mut impl FnMut(&str)) {
+    for entry in std::fs::read_dir(folder).expect("a folder of sources") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            visit_sources(&path, visit);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            visit(&std::fs::read_to_string(&path).expect("a source"));
+        }
+    }
+}
+
+/// The names of the public traits of a source that have no message. Attributes and comments are between an item and the
+/// empty line or the brace before it.
+fn traits_without_message(text: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut has_message = false;
+    for line in text.lines() {
+        match line.strip_prefix("pub trait ") {
+            Some(rest) => {
+                let name = rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+                if !has_message {
+                    names.push(name.to_owned());
+                }
+            }
+            None if line.starts_with("#[diagnostic::on_unimplemented") => has_message = true,
+            None if line.is_empty() || line == "}" => has_message = false,
+            None => {}
+        }
+    }
+    names
+}

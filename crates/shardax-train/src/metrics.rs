@@ -14,6 +14,11 @@ use crate::sum::{Sum, widened};
 /// A metric that is accumulated over batches and devices. It is a tree, so a compiled step can return it.
 ///
 /// You can sum metrics over devices with [`psum`], except [`LastValue`], which is not a sum.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a metric",
+    label = "not a metric",
+    note = "`Average`, `Accuracy`, `Std`, …, or a struct of arrays with `#[derive(Tree, Clone)]` that implements `Metric`"
+)]
 pub trait Metric: Tree {
     /// Combines two metrics of separate data.
     fn merge(&self, other: &Self) -> Self;

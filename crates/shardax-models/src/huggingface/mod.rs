@@ -122,6 +122,11 @@ impl LoadOptions {
 }
 
 /// A model that you can load from the files of `transformers`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a model that is loaded from files of `transformers`",
+    label = "not a pretrained model",
+    note = "load one of this crate's models, such as `Decoder`, `Bert` or `Vit`"
+)]
 pub trait Pretrained: Module {
     /// The type that describes the architecture of the model.
     type Architecture: Send + Sync + 'static;

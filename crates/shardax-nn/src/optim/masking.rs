@@ -91,6 +91,11 @@ pub struct Partition<T> {
 }
 
 /// Transformations and their labels, which you can pass to [`partition`]: a tuple of pairs.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a tuple of labelled transformations",
+    label = "not a tuple of pairs",
+    note = "each entry is a label with a transformation: `((\"body\", adam(1e-3)), (\"head\", sgd(0.1)))`; a tuple, because each transformation has a type of its own"
+)]
 pub trait Labelled {
     /// The tuple of the transformations.
     type Transforms;
@@ -101,6 +106,11 @@ pub trait Labelled {
 
 /// A tuple of transformations, each for one group of parameters. The names of the methods differ from the names in
 /// [`GradientTransformation`], because a chain of transformations is a tuple, too, and both traits may be imported.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a tuple of gradient transformations",
+    label = "not a tuple of transformations",
+    note = "a tuple with a transformation for each group of parameters: `(adam(1e-3), sgd(0.1))`"
+)]
 pub trait Groups: Tree {
     /// The states, one for each group.
     type States: Tree;

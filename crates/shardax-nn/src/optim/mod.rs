@@ -96,6 +96,12 @@ use shardax::prelude::{Array, ArrayLike, DType, Result, Tree, remainder, tree, w
 use accumulators::{full_in, in_wide_dtypes, one_minus_power, scalar_dtype, wide_dtype, widened, zeros_in};
 
 /// A transformation of gradients of parameters of type `P`, any tree.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a gradient transformation of `{P}`",
+    label = "not an optimizer, or not one of these parameters",
+    note = "`adam(1e-3)`, `sgd(0.1)`, …, and tuples of transformations, which are a chain: `(clip_by_global_norm(1.0), adam(1e-3))`",
+    note = "parameters and gradients are trees that are passed by reference: `tx.init(&params)?`, `tx.update(&grads, state, &params)?`"
+)]
 pub trait GradientTransformation<P: Tree>: Tree {
     /// The state from one step to the next.
     type State: Tree;

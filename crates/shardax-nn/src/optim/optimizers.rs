@@ -93,6 +93,11 @@ pub fn sgd(learning_rate: impl Into<Schedule>) -> Sgd {
 /// assert_eq!(state.tx.0.map(|trace| trace.decay), Some(0.9));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not `sgd`, so it has no momentum to set",
+    label = "not `sgd`",
+    note = "`sgd(0.1).momentum(0.9)`; in a chain: `(clip_by_global_norm(1.0), sgd(0.1).momentum(0.9))`"
+)]
 pub trait SgdOptions {
     /// Sets the decay rate of the accumulated updates. Default: none are accumulated.
     fn momentum(self, momentum: f64) -> Self;

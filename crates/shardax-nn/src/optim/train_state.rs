@@ -159,6 +159,11 @@ impl fmt::Debug for Transformation {
 }
 
 /// Gradients that you can pass to [`Optimizer::update`]: of an entire model, or of some of its variables by their key paths.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not gradients of a model",
+    label = "not gradients",
+    note = "pass the gradients that `grad` or `value_and_grad` returned, of the model's type, or a `ModuleState` of some of its variables"
+)]
 pub trait Gradients {
     /// Returns the gradients of the variables that `filter` selects.
     fn of(self, filter: &Filter) -> State;
@@ -177,6 +182,11 @@ impl Gradients for State {
 }
 
 /// A loss, or a pair of a loss and auxiliary outputs, or a [`Result`] of one of them.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a loss",
+    label = "neither a scalar nor a pair with one",
+    note = "return a scalar `Array`, a pair `(loss, auxiliary)`, or a `Result` of one of them, from the loss function"
+)]
 pub trait Loss {
     /// The loss, or the pair.
     type Value;

@@ -12,6 +12,11 @@ use super::stream::{ROUND, Stream, number, round_of, round_seed};
 use super::{Example, HostArray, Windows, shuffled};
 
 /// Random access to examples.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a source of examples",
+    label = "no random access to examples",
+    note = "`InMemory`, a `Vec` of records, or `(count, |index| …)` with a closure that returns an example; for types of your own implement `Source`, with `len` and `get`"
+)]
 pub trait Source: Send {
     /// An example.
     type Item;

@@ -17,6 +17,11 @@ use super::{Example, HostArray, Pad};
 /// To resume a run with the same examples, save the [`position`](Stream::position) with the model
 /// ([`SaveArgs::metadata`](crate::checkpoint::SaveArgs::metadata)), construct the stream in the same way, and
 /// [`seek`](Stream::seek) to the position.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a stream of examples",
+    label = "not a stream",
+    note = "`source.shuffled(0).epochs(3)` makes a stream of a source; an iterator has no position to resume from"
+)]
 pub trait Stream {
     /// An example, or a batch.
     type Item;

@@ -11,6 +11,11 @@ pub use event_file::EventFile;
 pub use json_lines::{JsonLines, Line};
 
 /// A destination of a training run's numbers.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a destination of logs",
+    label = "not a logger",
+    note = "`JsonLines::new(path)?`, `EventFile::new(folder)?`, or a type of your own that implements `Logger`"
+)]
 pub trait Logger {
     /// The run begins, or resumes, after `step`: later steps that an earlier run logged are not part of this one.
     fn begin(&mut self, step: u64) -> Result<()>;

@@ -3,6 +3,11 @@
 use shardax::prelude::*;
 
 /// A tree of arrays, or a tuple of references to trees. `Kind` distinguishes the two, and is inferred.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no tree of arrays",
+    label = "neither an array nor made of arrays",
+    note = "pass a tree, or a tuple of references to trees; a struct of arrays derives `Tree` and `Clone`"
+)]
 pub trait Leaves<Kind> {
     /// The arrays, each with its key path.
     fn leaves(&self) -> Vec<(String, Array)>;

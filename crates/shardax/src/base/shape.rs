@@ -454,6 +454,11 @@ impl fmt::Debug for AxisName {
 }
 
 /// Axis arguments of collectives: one axis name or several (major first), or an axis split into groups.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the name of an axis",
+    label = "not the name of an axis",
+    note = "the name of one axis, or several names in a tuple or a list: `psum(x, \"i\")`, `psum(x, (\"i\", \"j\"))`"
+)]
 pub trait IntoAxisNames {
     /// Returns the names, in order.
     fn into_axis_names(self) -> SmallVec<[AxisName; 2]>;

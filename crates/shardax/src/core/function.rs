@@ -216,6 +216,11 @@ macro_rules! tuples_into_argnums {
 crate::tuples::each!(tuples_into_argnums);
 
 /// The arguments of a function. The position `N` in the type selects one of them.
+#[diagnostic::on_unimplemented(
+    message = "the function has no argument `{N}`",
+    label = "the arguments have fewer positions",
+    note = "positions count from zero: `grad(f).argnums(1)` differentiates the second argument"
+)]
 pub trait ArgAt<const N: usize> {
     /// The argument's type.
     type Arg: Tree;

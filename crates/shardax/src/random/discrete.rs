@@ -346,6 +346,11 @@ fn sort_randomly(key: &Array, x: &Array, axis: usize) -> Array {
 }
 
 /// A population to draw from: the numbers from 0 to `n`, or the entries of an array along an axis.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is nothing to choose from",
+    label = "neither a number nor an array",
+    note = "a number `n`, for the numbers from 0 to `n`, or an array, for its entries: `choice(&key, 10, [3])`, `choice(&key, &x, [3])`"
+)]
 pub trait Population {
     /// The array, if it is one.
     fn array(&self) -> Option<&Array>;

@@ -200,6 +200,12 @@ impl MeshArg {
 }
 
 /// A mesh, an abstract mesh, or `None` for the context mesh.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a mesh",
+    label = "not a mesh",
+    note = "pass the mesh by reference, or `None` for the context mesh: `shard_map(f).mesh(&mesh)`",
+    note = "`make_mesh([(\"data\", 8)])?` returns one"
+)]
 pub trait IntoMesh {
     /// Returns the mesh argument.
     fn into_mesh(self) -> MeshArg;

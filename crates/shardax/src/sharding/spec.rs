@@ -218,6 +218,11 @@ impl PartitionSpec {
 }
 
 /// Types accepted as entries of [`P!`](crate::P): a name, several names, or `None`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say how a dimension is split",
+    label = "not the name of a mesh axis",
+    note = "an entry is the name of a mesh axis, a tuple of names, or `None`: `P![\"data\", None]`, `P![(\"data\", \"model\")]`"
+)]
 pub trait IntoDimSpec {
     /// The entry.
     fn into_dim_spec(self) -> DimSpec;

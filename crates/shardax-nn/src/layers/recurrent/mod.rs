@@ -20,6 +20,11 @@ use super::Linear;
 use crate::{Module, Rngs};
 
 /// One step of a recurrent network: a function of the previous carry and an input.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a cell of a recurrent network",
+    label = "not a cell",
+    note = "`LstmCell`, `GruCell`, `SimpleCell`, …, or a module of your own that implements `RnnCell`: `Rnn::new(LstmCell::new(8, 16, &mut rngs))`"
+)]
 pub trait RnnCell: Module {
     /// The state from one step to the next.
     type Carry: Tree;

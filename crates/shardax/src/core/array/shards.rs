@@ -241,6 +241,11 @@ impl Array {
 }
 
 /// A tree, a reference to one, or a tuple of references. `Kind` distinguishes them.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no tree of arrays",
+    label = "neither an array nor made of arrays",
+    note = "pass a tree or a reference to one; a struct of arrays derives `Tree` and `Clone`"
+)]
 pub trait TreeOrRef<Kind> {
     /// The leaves and the structure.
     fn flat(&self) -> Flat;

@@ -167,12 +167,22 @@ pub struct Zip<T, L> {
 }
 
 /// A tuple of trees that [`zip`] accepts.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a tuple of trees",
+    label = "not several trees",
+    note = "`tree::zip` takes a tuple of two or more trees of one structure: `tree::zip((params, gradients))`"
+)]
 pub trait Zipped {
     /// A tuple with one array per tree.
     type Arrays;
 }
 
 /// A tuple of subtrees, one from each tree at the same place.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a tuple of subtrees of these trees",
+    label = "not one subtree for each tree",
+    note = "the mapped function takes a tuple with one subtree for each tree: `|(p, (mu, nu)): (Array, (Array, Array))| p - mu`"
+)]
 pub trait ZippedLeaves<T> {
     /// The leaf of the first tree.
     type First: Tree;

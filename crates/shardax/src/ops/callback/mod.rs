@@ -269,6 +269,11 @@ impl<T: Tree> HostCallback<T> {
 }
 
 /// Operands of a host function: an array or a plain number, or a tuple or list of them.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the operands of a host function",
+    label = "neither an array nor arrays",
+    note = "an array, a plain number, or a tuple or list of them: `call(&x)`, `call((&x, 2))`"
+)]
 pub trait IntoOperands {
     /// Returns the arrays, in order.
     fn into_operands(self) -> Vec<Array>;

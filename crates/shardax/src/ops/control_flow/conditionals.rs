@@ -94,6 +94,12 @@ fn no_branch(index: usize, count: usize) -> Error {
 
 /// The branches of [`switch`]: a tuple, a `Vec` or an array of functions of the operands. All functions must return the
 /// same type, or a `Result` of it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a tuple or list of branches for these operands",
+    label = "not branches",
+    note = "branches are a tuple of functions, or a `Vec` or an array of functions of one type: `switch(i, (|x: Array| x, |x: Array| x * 2), &x)`",
+    note = "each branch takes the operands by value (`|x: Array|`), and all branches return the same type"
+)]
 pub trait Branches<T> {
     /// The return type of every branch, without the `Result`.
     type Output: Tree;

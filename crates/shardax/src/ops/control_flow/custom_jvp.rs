@@ -8,13 +8,14 @@ use crate::core::array::Array;
 use crate::core::function::{Argnums, Function};
 use crate::core::program::trace::is_tracing;
 use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
-use crate::error::Result;
+use crate::error::{Result, err};
 use crate::interpret::flat::{flat_fn, record};
 use crate::interpret::higher_order::zeros;
 use crate::ops::primitive::custom_jvp as jvp;
 use crate::ops::primitive::custom_jvp::RuleId;
 use crate::ops::state::check_unwritten;
 
+use super::custom_vjp::{HasRules, Unfinished};
 use super::symbolic_zeros::{JvpRule, SymbolicJvp};
 
 /// A function with a custom forward-mode derivative; see [`custom_jvp`].
@@ -49,6 +50,14 @@ pub fn custom_jvp<Args: Tree, F: Function<Args>>(f: F) -> CustomJvp<F, Args> {
 }
 
 impl<F: Function<Args>, Args: Tree> CustomJvp<F, Args> {
+    #[doc(hidden)]
+    pub fn call<T>(&self, _args: T) -> Result<Array>
+    where
+        for<'a> &'a Unfinished: HasRules,
+    {
+        Err(err!(Value, "the rules of the derivative are not set"))
+    }
+
     /// Marks arguments as non-differentiable. The rule receives them first (one value or a tuple), then all primals, then all
     /// tangents. The tangents of these arguments are zero.
     ///

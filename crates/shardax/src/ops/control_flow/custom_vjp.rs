@@ -50,7 +50,29 @@ pub fn custom_vjp<Args: Tree, F: Function<Args>>(f: F) -> CustomVjp<F, Args> {
     CustomVjp { f, rules: Arc::new(()), args: PhantomData }
 }
 
+/// A call before the rules are set does not compile. No type implements this trait, so that its message is the error.
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "a function with a custom derivative cannot be called before its rules are set",
+    label = "no rules yet",
+    note = "reverse mode: `custom_vjp(f).defvjp(|x: Array| (x.exp(), x.exp()), |exp: Array, cotangent: Array| (cotangent * exp,))`",
+    note = "forward mode: `custom_jvp(f).defjvp(|(x,): (Array,), (tangent,): (Array,)| (x.exp(), tangent * x.exp()))`"
+)]
+pub trait HasRules {}
+
+/// Carries the bound [`HasRules`], because the compiler would print its own message for a bound of the function's type.
+#[doc(hidden)]
+pub struct Unfinished;
+
 impl<F: Function<Args>, Args: Tree> CustomVjp<F, Args> {
+    #[doc(hidden)]
+    pub fn call<T>(&self, _args: T) -> Result<Array>
+    where
+        for<'a> &'a Unfinished: HasRules,
+    {
+        Err(err!(Value, "the rules of the derivative are not set"))
+    }
+
     /// Marks arguments as non-differentiable. `bwd` receives them first, and returns a cotangent for each of the other
     /// arguments. The gradients of the marked arguments are zero.
     ///

@@ -48,6 +48,11 @@ pub fn custom_vmap<Args: Tree, F: Function<Args>>(f: F) -> CustomVmap<F, Args> {
 }
 
 /// Flags for the batched arrays of a result: one `bool` or a list.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say which results are batched",
+    label = "neither a `bool` nor a list of `bool`",
+    note = "a rule returns the result with one `bool` for all of its arrays, or a list with one for each: `Ok((y, true))`"
+)]
 pub trait IntoBatched {
     /// Returns a flag for each of `count` arrays.
     fn into_batched(self, count: usize) -> Vec<bool>;

@@ -313,6 +313,11 @@ reductions! {
 }
 
 /// A dimension index. A negative `i32` counts from the last dimension.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the index of a dimension",
+    label = "neither a `usize` nor an `i32`",
+    note = "a dimension is one `usize`, or an `i32` that counts from the last dimension if it is negative: `cumsum(&x, 0)`, `cumsum(&x, -1)`"
+)]
 pub trait Dim: Copy {
     /// Returns the index counted from the front. Fails for a negative index before the first of `rank` dimensions.
     fn of(self, rank: usize) -> Result<usize>;

@@ -143,6 +143,11 @@ pub fn dsplit(x: impl ArrayLike, parts: usize) -> Result<Vec<Array>> {
 }
 
 /// Indices along an axis: a number, a list, or an array of integers. Negative indices count from the end.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an index along an axis",
+    label = "neither an integer nor integers",
+    note = "an integer, a list of integers, or an array of them: `delete(&x, 0, 1)`, `delete(&x, [0, 2], 1)`"
+)]
 pub trait IntoPlaces {
     /// The indices as they were passed.
     fn into_places(self) -> Places;

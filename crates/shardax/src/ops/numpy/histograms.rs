@@ -111,6 +111,11 @@ pub fn histogram_bin_edges(x: impl ArrayLike, bins: impl IntoBins) -> Array {
 }
 
 /// The bins of a histogram: the number of bins, or an array of ascending edges.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not describe the bins of a histogram",
+    label = "neither a number of bins nor edges",
+    note = "the number of bins, or an array of ascending edges: `histogram(&x, 10)`, `histogram(&x, array([0.0, 1.0, 2.0]))`"
+)]
 pub trait IntoBins {
     /// The number, or the edges.
     fn into_bins(self) -> Bins;

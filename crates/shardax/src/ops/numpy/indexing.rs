@@ -376,6 +376,11 @@ impl Array {
 }
 
 /// Shifts of [`Array::roll`]: a number, several, or an array of them.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a shift",
+    label = "neither a number nor numbers",
+    note = "an integer, a list of integers for several axes, or an array of them: `x.roll(1, 0)`, `x.roll([1, -2], [0, 1])`"
+)]
 pub trait IntoShift {
     /// The shifts as they were passed.
     fn into_shift(self) -> Shift;

@@ -191,6 +191,11 @@ pub fn inner(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 
 /// The dimensions over which [`tensordot`] sums: the last `n` of the first array with the first `n` of the second, or a list for each
 /// array.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say which dimensions are summed",
+    label = "not dimensions of two arrays",
+    note = "a number of dimensions, or a list for each array: `tensordot(&x, &y, 1)`, `tensordot(&x, &y, ([1], [0]))`"
+)]
 pub trait ContractAxes {
     /// The dimensions of both, for arrays of these ranks.
     fn contract_axes(self, ranks: [usize; 2]) -> Result<[SmallVec<[usize; 4]>; 2]>;

@@ -50,6 +50,11 @@ pub enum ReflectType {
 }
 
 /// Widths of padding: a number for all ends, a pair (before, after) for all dimensions, or a pair for each dimension.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a width of padding",
+    label = "not a width of padding",
+    note = "a number for all ends, a pair (before, after) for all dimensions, or a pair for each dimension, all of `usize`: `1`, `(1, 2)`, `((0, 0), (1, 2))`"
+)]
 pub trait IntoPadWidth {
     /// The pairs. A single pair applies to all dimensions.
     fn into_pad_width(self) -> Vec<(usize, usize)>;
@@ -96,6 +101,24 @@ impl<const N: usize> IntoPadWidth for &[(usize, usize); N] {
         self.to_vec()
     }
 }
+
+macro_rules! pair {
+    ($dimension:tt) => {
+        (usize, usize)
+    };
+}
+
+macro_rules! tuples_of_pairs {
+    ($(($($t:ident $i:tt),+))*) => {$(
+        impl IntoPadWidth for ($(pair!($i),)+) {
+            fn into_pad_width(self) -> Vec<(usize, usize)> {
+                vec![$(self.$i),+]
+            }
+        }
+    )*};
+}
+
+crate::tuples::each!(tuples_of_pairs);
 
 options! {
     /// Options of [`pad`](pad()).

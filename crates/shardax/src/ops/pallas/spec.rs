@@ -56,6 +56,11 @@ impl From<usize> for BlockDim {
 }
 
 /// Types accepted as the shape of a block: arrays, vectors and tuples of sizes and [`BlockDim`]s.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the shape of a block",
+    label = "not the shape of a block",
+    note = "a size for each dimension, as an array, a `Vec` or a tuple: `[8, 128]`, `(SQUEEZED, 128)`"
+)]
 pub trait IntoBlockShape {
     /// Returns the dimensions.
     fn into_block_shape(self) -> Vec<BlockDim>;
@@ -74,6 +79,11 @@ impl<T: Into<BlockDim>> IntoBlockShape for Vec<T> {
 }
 
 /// A result of an index map: an array, vector or tuple of integer scalars, one for each dimension of the block.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the result of an index map",
+    label = "not the index of a block",
+    note = "an index map returns an integer for each dimension of the block: `|i, j| [i, j]`, or a tuple `(i, 0)`"
+)]
 pub trait IntoBlockIndex {
     /// Returns the indices.
     fn into_block_index(self) -> Vec<Array>;

@@ -30,6 +30,11 @@ pub enum RefIndexItem {
 }
 
 /// Types accepted as an entry of an index of a ref.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an index of a ref",
+    label = "not an index",
+    note = "an index is an integer, a range, an array of integers, or `ds(start, size)` for a range with a computed start"
+)]
 pub trait IntoRefIndexItem {
     /// Returns the entry.
     fn into_ref_index_item(self) -> RefIndexItem;
@@ -48,6 +53,11 @@ impl IntoRefIndexItem for Ds {
 }
 
 /// An index of a ref: one entry, or a tuple of up to sixteen.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an index of a ref",
+    label = "not an index",
+    note = "one entry, or a tuple with one for each dimension: `r.at(0)`, `r.at((.., 1..3))`, `r.at(ds(&i, 8))`"
+)]
 pub trait IntoRefIndex {
     /// Returns the entries, in order.
     fn into_ref_index(self) -> Vec<RefIndexItem>;

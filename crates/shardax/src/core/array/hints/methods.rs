@@ -195,6 +195,7 @@ methods! {
     one_hot(classes) "`Array` has no method `one_hot`: write `nn::one_hot(&x, classes)`";
     ones_like() "`Array` has no method `ones_like`: write `ones_like(&x)`";
     outer(other) "`Array` has no method `outer`: write `outer(&x, &y)`";
+    pad(widths) "`Array` has no method `pad`: write `pad(&x, widths, PadMode::Constant(0.0))`";
     permute(axes) "`Array` has no method `permute`: write `x.transpose([1, 0])`";
     pinverse() "`Array` has no method `pinverse`: write `linalg::pinv(&x)`";
     polygamma(order) "`Array` has no method `polygamma`: write `scipy::special::polygamma(order, &x)`";

@@ -8,6 +8,11 @@ use crate::ops::collective::permute::Ppermute;
 use crate::shape::{AxisNumber, IntoAxisNames};
 
 /// A source and a target: a pair of indices or a reference to a pair.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a source with a target",
+    label = "not a pair of participants",
+    note = "pairs are `(source, target)` of `usize`: `ppermute(x, \"i\", [(0, 1), (1, 0)])`"
+)]
 pub trait SourceTarget {
     /// Returns the pair of source and target.
     fn source_target(self) -> (usize, usize);
