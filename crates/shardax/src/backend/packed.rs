@@ -10,7 +10,7 @@ use super::rules::by_rule;
 use crate::core::lower::{Lowering, Platform, Value};
 use crate::core::primitive::Primitive;
 use crate::core::program::Aval;
-use crate::dtype::DType;
+use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 
 /// The type that can represent all numbers of a packed type.
@@ -23,9 +23,6 @@ fn wide(aval: &Aval) -> Option<Aval> {
     };
     packed.then(|| aval.with_dtype(dtype))
 }
-
-/// Functions of the bits; a byte has other bits than a packed element.
-const BIT_FUNCTIONS: [&str; 2] = ["shift_right_logical", "nextafter"];
 
 /// Conversions, calls of text with its types, and functions that widen their operands themselves.
 const SUPPORTED: [&str; 6] = ["convert", "bitcast_convert_type", "iota", "call_exported", "population_count", "clz"];
@@ -52,19 +49,24 @@ pub(super) fn lower(
     {
         return by_rule(cx, primitive, inputs, outs);
     }
-    if BIT_FUNCTIONS.contains(&primitive.name()) {
-        let operation = format!("{} of elements of fewer than 8 bits", primitive.name());
-        return Err(cx.platform.lacks(&operation, "convert the operands with `astype`"));
+    // The next number is another one in a wider type.
+    if primitive.name() == "nextafter" {
+        return Err(cx
+            .platform
+            .lacks("nextafter of elements of fewer than 8 bits", "convert the operands with `astype`"));
     }
-    let inputs: Vec<Value> = inputs
+    let mut wide_inputs: Vec<Value> = inputs
         .iter()
         .map(|&v| match wide(&cx.aval(v)) {
             Some(aval) => cx.op("stablehlo.convert", &[v], "", &aval),
             None => v,
         })
         .collect();
+    if primitive.name() == "shift_right_logical" {
+        wide_inputs[0] = without_sign_bits(cx, wide_inputs[0], cx.dtype(inputs[0]).bits());
+    }
     let widened: Vec<Aval> = outs.iter().map(|out| wide(out).unwrap_or_else(|| out.clone())).collect();
-    let values = by_rule(cx, primitive, &inputs, &widened)?;
+    let values = by_rule(cx, primitive, &wide_inputs, &widened)?;
     let narrowed = values.into_iter().zip(outs).map(|(v, out)| match out.dtype.bits() < 8 {
         true => {
             // Prevents the compiler from moving the conversion above this value.
@@ -75,4 +77,11 @@ pub(super) fn lower(
         false => v,
     });
     Ok(narrowed.collect())
+}
+
+/// Clears the bits of a byte above the bits of a packed element: a conversion has copied the sign into them.
+fn without_sign_bits(cx: &mut Lowering, byte: Value, bits: usize) -> Value {
+    let aval = cx.aval(byte);
+    let mask = cx.constant(Scalar::Int((1 << bits) - 1), &aval);
+    cx.op("stablehlo.and", &[byte, mask], "", &aval)
 }

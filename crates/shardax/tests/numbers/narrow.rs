@@ -301,3 +301,28 @@ fn packed_elements() -> Result<()> {
     assert_eq!(x.dot(&x).to_f64_vec()?, [7.0, 2.0, 3.0, 6.0]);
     Ok(())
 }
+
+/// All pairs of numbers. JAX returns these numbers for int4, and an error for its powers.
+#[test]
+fn packed_elements_are_shifted_as_their_bits() -> Result<()> {
+    setup();
+    for (dtype, bits) in [(DType::I4, 4), (DType::U4, 4), (DType::I2, 2), (DType::U2, 2)] {
+        let count = 1 << bits;
+        let lowest = if dtype.is_signed() { -count / 2 } else { 0 };
+        let numbers: Vec<i32> = (lowest..lowest + count).collect();
+        let x = array(numbers.clone()).astype(dtype).expand_dims(1).broadcast_to([numbers.len(), numbers.len()]);
+        let y = array(numbers.clone()).astype(dtype).broadcast_to([numbers.len(), numbers.len()]);
+        let unsigned = |number: &i32| number & (count - 1);
+        let shifted = numbers.iter().flat_map(|x| {
+            numbers.iter().map(move |y| {
+                let result = if unsigned(y) < bits { unsigned(x) >> unsigned(y) } else { 0 };
+                f64::from(if result >= lowest + count { result - count } else { result })
+            })
+        });
+        let shifted: Vec<f64> = shifted.collect();
+        assert_eq!(lax::shift_right_logical(&x, &y).to_f64_vec()?, shifted, "{dtype}");
+    }
+    let x = array([-2, -1, 2, 3]).astype(DType::I4);
+    assert_eq!(power(&x, array([3, 3, 2, 1]).astype(DType::I4)).to_f64_vec()?, [-8.0, -1.0, 4.0, 3.0]);
+    Ok(())
+}
