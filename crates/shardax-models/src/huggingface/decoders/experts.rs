@@ -541,6 +541,17 @@ pub(super) fn first_dense_layers(fields: &Fields, layers: usize) -> Result<Vec<b
     dense.collect()
 }
 
+/// Returns the layers without experts. They are listed in `mlp_layer_types`; otherwise they are the first layers.
+pub(super) fn listed_dense_layers(fields: &Fields, layers: usize, first: usize) -> Result<Vec<bool>> {
+    match fields.list_opt("mlp_layer_types")? {
+        Some(types) if types.len() != layers => {
+            Err(fields.error(format!("`mlp_layer_types` has {} entries for {layers} layers", types.len())))
+        }
+        Some(_) => first_dense_layers(fields, layers),
+        None => Ok((0..layers).map(|layer| layer < first).collect()),
+    }
+}
+
 /// Returns the names of DeepSeek's experts.
 pub(super) fn grouped_keys() -> KeyMap {
     expert_keys("model.layers.*.mlp", "gate", ["gate_proj", "up_proj", "down_proj"])

@@ -1,16 +1,21 @@
 //! The decoders of `transformers`: readers of their configurations, and the names of their arrays.
 
 mod bloom;
+mod cohere_experts;
 mod ernie;
 mod experts;
 mod fused;
 mod gemma;
 mod gpt;
+mod granite_swa;
 mod kimi;
+mod laguna;
 mod latent;
 mod layered;
 mod linear;
 mod llama;
+mod mimo;
+mod modern_bert;
 mod olmo_hybrid;
 mod qwen_linear;
 mod state_space;
@@ -45,13 +50,13 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["gemma3n_text", "gemma4_text", "gemma4_unified_text"], layered::read),
     (&["lfm3"], llama::lfm3),
     (&["eurobert"], llama::eurobert),
-    (&["laguna"], windowed::laguna),
-    (&["mimo_v2_flash"], windowed::mimo),
+    (&["laguna"], laguna::read),
+    (&["mimo_v2_flash"], mimo::read),
     (&["phi3", "glm", "glm4", "glm4v_text", "glm_ocr_text"], fused::read),
-    (&["granite_swa", "granitemoe_swa"], windowed::granite),
-    (&["modernbert-decoder"], windowed::modern_bert),
+    (&["granite_swa", "granitemoe_swa"], granite_swa::read),
+    (&["modernbert-decoder"], modern_bert::read),
     (&["mellum", "flint", "afmoe", "hy_v3"], windowed::experts),
-    (&["cohere2_moe"], windowed::cohere_experts),
+    (&["cohere2_moe"], cohere_experts::read),
     (&["phimoe"], experts::phimoe),
     (&["mamba2"], state_space::mamba2),
     (&["mamba", "falcon_mamba"], state_space::mamba),
