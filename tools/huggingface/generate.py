@@ -33,9 +33,11 @@ def randomize(model):
             # Tables of sines are no weights.
             if parameter.requires_grad:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
-        # The factors of Gemma 4's layers.
-        for name, buffer in model.named_buffers():
-            if name.endswith("layer_scalar"):
+        # The factors of Gemma 4's layers, and the numbers that routers add to scores before they choose experts. Some classes
+        # have these as parameters without gradients.
+        frozen = [(name, parameter) for name, parameter in model.named_parameters() if not parameter.requires_grad]
+        for name, buffer in [*model.named_buffers(), *frozen]:
+            if name.endswith(("layer_scalar", "e_score_correction_bias", "expert_bias")):
                 buffer.add_(torch.randn_like(buffer) * 0.3)
 
 

@@ -238,9 +238,9 @@ fn folders() -> Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// Models whose results depend on the amount of padding: rotary positions that are scaled by the length, and DeBERTa,
-/// in which padding attends to all tokens.
-const DEPEND_ON_LENGTH: [&str; 4] = ["dynamic", "deberta", "deberta_v2", "deberta_v2_tokens"];
+/// Models whose results depend on the amount of padding: rotary positions that are scaled by the length, EuroBERT,
+/// whose tokens attend to all positions of a text without a mask, and DeBERTa, in which padding attends to all tokens.
+const DEPEND_ON_LENGTH: [&str; 5] = ["dynamic", "eurobert", "deberta", "deberta_v2", "deberta_v2_tokens"];
 
 /// Loads every model with these rules, and compares its results with the results of one device. By default, one of
 /// `6 * every` models is compared. If you set `SHARDAX_TEST_MODELS`, all models whose name contains one of its values, separated by commas, are compared.
