@@ -328,6 +328,12 @@ FAMILIES = [
                                    "gating": "per-element", "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}),
     ("lfm3", "Lfm3", {**KV, "head_dim": 8, "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "sliding_attention"],
                       "sliding_window": 4, "conv_bias": True, "conv_L_cache": 3}),
+    ("dbrx", "Dbrx", {"d_model": 16, "n_heads": 4, "n_layers": 2, "max_seq_len": 32, "attn_config": {"kv_n_heads": 2, "clip_qkv": 0.3, "rope_theta": 10000.0},
+                      "ffn_config": {"ffn_hidden_size": 12, "moe_num_experts": 4, "moe_top_k": 2}}),
+    ("dbrx_plain", "Dbrx", {"d_model": 16, "n_heads": 4, "n_layers": 1, "max_seq_len": 32, "attn_config": {"rope_theta": 500.0, "clip_qkv": 8.0},
+                            "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
+                            "ffn_config": {"ffn_hidden_size": 12, "moe_num_experts": 3, "moe_top_k": 2, "moe_normalize_expert_weights": None,
+                                           "ffn_act_fn": {"name": "gelu"}}}),
     ("modernbert_decoder", "ModernBertDecoder", {"num_hidden_layers": 3, "local_attention": 8, "global_attn_every_n_layers": 2, "mlp_bias": True}),
 ]
 
@@ -348,6 +354,7 @@ def sizes_of(kind):
         "FalconMamba": SIZES,
         "Mamba2": SIZES,
         "NemotronH": ["num_hidden_layers"],
+        "Dbrx": [*SIZES, "max_position_embeddings"],
     }.get(kind, [])
     return {key: value for key, value in DECODER.items() if key not in other}
 
@@ -516,6 +523,28 @@ TEXTS = {
     "aria": {"image_token_index": 30, "projector_patch_to_query_dict": {"4": 2},
              "text_config": {**TEXT, "model_type": "aria_text", "intermediate_size": 12, "moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 2},
              "vision_config": {"model_type": "idefics3_vision", **SMALL_TOWER}},
+    "cosmos3_edge": {**IMAGES, "text_config": {**TEXT, "head_dim": 8, "mlp_bias": True, "attention_bias": True,
+                                               "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "mrope_section": [2, 1, 1]}},
+                     "vision_config": {**TOWER_SIZES, "patch_size": 4, "num_patches": 4}, "projector_hidden_size": 16},
+    "deepseek_ocr2": {"image_token_id": 30, "text_config": {**TEXT, **SMALL_EXPERTS, "n_routed_experts": 4, "n_shared_experts": 2,
+                                                            "mlp_layer_types": ["dense", "sparse"], "routed_scaling_factor": 1.5},
+                      "vision_config": {"sam_config": {**SAM, "downsample_channels": [4, 16]},
+                                        "encoder_config": {**TOWER_SIZES, "num_key_value_heads": 1}}},
+    # The first layer has more heads, and the bounds differ between layers.
+    "step3p7": {"image_token_id": 30,
+                "text_config": {**TEXT, **SMALL_EXPERTS, "head_dim": 8, "n_routed_experts": 4, "share_expert_dim": 10, "sliding_window": 4,
+                                "num_hidden_layers": 3, "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+                                "num_sliding_attention_heads": 2, "mlp_layer_types": ["dense", "sparse", "sparse"], "moe_router_scaling_factor": 1.5,
+                                "swiglu_limits": [None, 0.2, 0.0], "swiglu_limits_shared": [0.3, 0.0, 0.1],
+                                "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
+                                                    "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}},
+                "vision_config": SMALL_TOWER},
+    "instructblip": {"num_query_tokens": 2, "image_token_index": 30,
+                     "text_config": {**{key: size for key, size in DECODER.items() if key != "intermediate_size"}, "model_type": "opt", "ffn_dim": 24,
+                                     "word_embed_proj_dim": 16},
+                     "vision_config": SMALL_TOWER, "qformer_config": {**QFORMER}},
+    "instructblipvideo": {"num_query_tokens": 2, "video_token_index": 30,
+                          "text_config": {**TEXT, "model_type": "llama"}, "vision_config": SMALL_TOWER, "qformer_config": {**QFORMER}},
     "blip_2": {"model_type": "blip-2", "num_query_tokens": 2, "image_token_index": 30, "image_text_hidden_size": 16,
                "text_config": {**{key: size for key, size in DECODER.items() if key != "intermediate_size"}, "model_type": "opt", "ffn_dim": 24,
                                "word_embed_proj_dim": 16},
@@ -590,7 +619,7 @@ def texts(names):
         model = kind.from_config(config)
         randomize(model)
         inputs = {"input_ids": torch.randint(0, 28, (2, 9))}
-        if name == "blip_2":
+        if name in ("blip_2", "instructblip", "instructblipvideo"):
             # The entire model needs an image.
             model.forward = model.language_model.forward
         save(name, model, inputs)

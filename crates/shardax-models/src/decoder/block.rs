@@ -191,14 +191,16 @@ impl Block {
         let has_mlp = parts != LayerParts::Mixer;
         let mlp_norm = norm_if((has_mlp_norm || config.sum_norms) && has_mlp, config, rngs);
         let chosen = config.experts_of(layer).filter(|_| has_mlp);
-        let experts = chosen.and_then(|chosen| experts::build(config, chosen, rngs));
+        let experts = chosen.and_then(|chosen| experts::build(config, chosen, layer, rngs));
+        let bound = config.mlp_bounds.get(layer).copied().flatten();
         let is_beside = chosen.is_some_and(|chosen| chosen.beside_mlp);
         let mlp = ((experts.is_none() || is_beside) && has_mlp).then(|| {
-            let mlp = Mlp::new(features, hidden, activation, gated, biases.mlp, rngs).scales(config);
+            let mlp = Mlp::new(features, hidden, activation, gated, biases.mlp, rngs).scales(config).bound(bound);
             mlp.sparsity(config.gate_sparsity.get(layer).copied().filter(|share| *share > 0.0))
         });
         let shared_hidden = chosen.and_then(|chosen| chosen.shared_hidden);
-        let shared_expert = shared_hidden.map(|hidden| Mlp::new(features, hidden, activation, gated, biases.mlp, rngs));
+        let shared_expert =
+            shared_hidden.map(|hidden| Mlp::new(features, hidden, activation, gated, biases.mlp, rngs).bound(bound));
         let has_gate = shared_expert.is_some() && chosen.is_some_and(|chosen| chosen.shared_gate);
         let shared_gate = has_gate.then(|| Linear::builder(features, 1).use_bias(false).build(rngs));
         let normalizes_experts = chosen.is_some_and(|chosen| chosen.post_norms);

@@ -138,6 +138,8 @@ impl DecoderConfig {
             ("without_rope", self.without_rope.len()),
             ("without_sinks", self.without_sinks.len()),
             ("norm_places", self.norm_places.len()),
+            ("mlp_bounds", self.mlp_bounds.len()),
+            ("experts.bounds", self.experts.as_ref().map_or(0, |experts| experts.bounds.len())),
             ("latent.sparse.shared", self.shared_positions().len()),
             ("dense_layers", dense),
             ("conv.layers", self.conv.as_ref().map_or(0, |conv| conv.layers.len())),
@@ -295,6 +297,8 @@ impl DecoderConfig {
             && equal(&self.layer_hidden)
             && equal(&self.values_from_keys)
             && equal(&self.gate_sparsity)
+            && equal(&self.mlp_bounds)
+            && equal(self.experts.as_ref().map_or(&[][..], |experts| &experts.bounds))
             && self.key_layers.iter().all(Option::is_none)
             && self.layer_embedding.is_none()
     }

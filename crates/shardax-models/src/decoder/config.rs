@@ -57,6 +57,9 @@ pub struct DecoderConfig {
     pub layer_hidden: Vec<usize>,
     /// The share of the gates of each layer's MLP that become zero; empty if none do.
     pub gate_sparsity: Vec<f64>,
+    /// The bound of the MLP and of the shared expert in each layer: activated gates are at most this number, and the
+    /// features that they multiply are between it and its negative. The list is empty if no layer has a bound.
+    pub mlp_bounds: Vec<Option<f64>>,
     /// The encoding of positions.
     pub positions: Positions,
     /// The number of unused rows at the start of a learned position embedding. OPT has 2.
@@ -215,6 +218,8 @@ pub struct ExpertsConfig {
     pub beside_mlp: bool,
     /// True if the weights of a token's experts are factors of the experts' inputs instead of their outputs.
     pub weighs_inputs: bool,
+    /// The bound of the gates and of their factors in each layer's experts, as in [`DecoderConfig::mlp_bounds`].
+    pub bounds: Vec<Option<f64>>,
     /// The capacity of each expert, as a multiple of a balanced load; `None` if no token is dropped.
     pub capacity_factor: Option<f64>,
     /// True for each layer that has an MLP instead of experts. The list is empty if all layers have experts.
@@ -241,6 +246,7 @@ impl ExpertsConfig {
             jitter: 0.01,
             beside_mlp: false,
             weighs_inputs: false,
+            bounds: Vec::new(),
             capacity_factor: Some(1.25),
             dense_layers: Vec::new(),
         }
@@ -444,6 +450,7 @@ impl DecoderConfig {
             hidden: features.saturating_mul(4),
             layer_hidden: Vec::new(),
             gate_sparsity: Vec::new(),
+            mlp_bounds: Vec::new(),
             positions: Positions::Rotary(Rope::default()),
             first_position: 0,
             local_rope: None,

@@ -10,10 +10,16 @@ use crate::shardings::reshard_like;
 
 /// Creates the experts of a layer. Returns `None` for sizes that [`DecoderConfig::check`] rejects.
 #[track_caller]
-pub(super) fn build(config: &DecoderConfig, experts: &ExpertsConfig, rngs: &mut Rngs) -> Option<MixtureOfExperts<Mlp>> {
+pub(super) fn build(
+    config: &DecoderConfig,
+    experts: &ExpertsConfig,
+    layer: usize,
+    rngs: &mut Rngs,
+) -> Option<MixtureOfExperts<Mlp>> {
     let DecoderConfig { features, activation, gated, .. } = *config;
+    let bound = experts.bounds.get(layer).copied().flatten();
     let layer = MixtureOfExperts::new(experts.count, experts.per_token, features, rngs, |rngs: &mut Rngs| {
-        Mlp::new(features, experts.hidden, activation, gated, experts.biases, rngs)
+        Mlp::new(features, experts.hidden, activation, gated, experts.biases, rngs).bound(bound)
     })
     .ok()?;
     let mut layer = layer

@@ -22,6 +22,8 @@ pub struct Mlp {
     output_scale: Option<f64>,
     /// The share of gates that are zero.
     sparsity: Option<f64>,
+    /// The bound of activated gates from above, and of their factors from both sides.
+    bound: Option<f64>,
 }
 
 impl Mlp {
@@ -46,6 +48,7 @@ impl Mlp {
             gate_scale: None,
             output_scale: None,
             sparsity: None,
+            bound: None,
         }
     }
 
@@ -61,6 +64,12 @@ impl Mlp {
         self
     }
 
+    /// Sets the bound of gates and of their factors.
+    pub(super) fn bound(mut self, bound: Option<f64>) -> Mlp {
+        self.bound = bound;
+        self
+    }
+
     /// Applies the MLP to `x`, `[..., features]`. The result has the same shape.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
@@ -72,7 +81,10 @@ impl Mlp {
             Some(gate) => {
                 let gates = scaled(gate.forward(&x), self.gate_scale);
                 let gates = self.sparsity.into_iter().fold(gates, |gates, share| largest_gates(&gates, share));
-                self.activation.gated(gates, self.up.forward(x))
+                match self.bound {
+                    Some(bound) => self.activation.apply(gates).minimum(bound) * self.up.forward(x).clip(-bound, bound),
+                    None => self.activation.gated(gates, self.up.forward(x)),
+                }
             }
             None => self.activation.apply(self.up.forward(x)),
         };

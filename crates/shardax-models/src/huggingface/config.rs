@@ -583,7 +583,10 @@ fn is_as_if_absent(name: &str, value: &Value) -> bool {
 /// Returns `true` if the rotary positions of this model type have sections.
 fn has_sections(model_type: &str) -> bool {
     let is_qwen = model_type.starts_with("qwen") && ["_omni", "qwen3_5"].iter().any(|part| model_type.contains(part));
-    is_qwen || model_type.contains("_vl") || ["glm4v", "glm_ocr"].iter().any(|start| model_type.starts_with(start))
+    is_qwen
+        || model_type == "cosmos3_edge_text"
+        || model_type.contains("_vl")
+        || ["glm4v", "glm_ocr"].iter().any(|start| model_type.starts_with(start))
 }
 
 /// Returns `true` if two values are equal. `1` equals `1.0`.

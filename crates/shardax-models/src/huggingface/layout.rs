@@ -13,6 +13,11 @@ pub enum Layout {
     Row,
     /// The last dimension comes first, as in PyTorch's `Linear`: `[out, in]`.
     Transposed,
+    /// The rows of `count` matrices one after the other, each transposed: `[count * out, in]` for `[count, in, out]`.
+    TransposedMatrices {
+        /// The number of matrices.
+        count: usize,
+    },
     /// The layout of PyTorch's convolutions, `[out, in, spatial dimensions]`.
     Convolution,
     /// One of several equal parts of the last dimension, for example of a single matrix for queries, keys and values.
@@ -156,6 +161,12 @@ impl Raw {
         match layout {
             Layout::Same | Layout::Row => Some(self),
             Layout::Transposed => self.transposed(&backwards),
+            Layout::TransposedMatrices { count } => {
+                let (rows, rest) = self.shape.split_first()?;
+                let each = rows.checked_div(count).filter(|each| each * count == *rows)?;
+                let shape = [&[count, each], rest].concat();
+                self.reshaped(&shape).last_two_swapped()
+            }
             Layout::Convolution if rank >= 2 => self.transposed(&(2..rank).chain([1, 0]).collect::<Vec<_>>()),
             Layout::Convolution => None,
             Layout::Part { index, of } => self.part(index, of),
@@ -200,6 +211,12 @@ impl Raw {
             }
             Layout::Same | Layout::Part { .. } | Layout::Interleaved { .. } => Some(self),
             Layout::Transposed | Layout::Rows { .. } | Layout::GroupedRows { .. } => self.transposed(&backwards),
+            Layout::TransposedMatrices { .. } if rank == 3 => {
+                let swapped = self.last_two_swapped()?;
+                let shape = [swapped.shape[0] * swapped.shape[1], swapped.shape[2]];
+                Some(swapped.reshaped(&shape))
+            }
+            Layout::TransposedMatrices { .. } => None,
             Layout::Convolution if rank >= 2 => {
                 self.transposed(&[rank - 1, rank - 2].into_iter().chain(0..rank - 2).collect::<Vec<_>>())
             }

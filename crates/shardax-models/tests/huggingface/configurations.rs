@@ -222,7 +222,7 @@ fn classes() -> Vec<(String, Map<String, Value>, Map<String, Value>)> {
     let decoders = classes.into_iter().filter(|(kind, _)| !OTHERS.contains(&kind.as_str()));
     let with_fields = |(kind, defaults): (String, Map<String, Value>)| {
         let mut fields = Map::from_iter([("model_type".to_owned(), Value::from(kind.clone()))]);
-        if kind == "deepseek_v2" {
+        if ["deepseek_v2", "deepseek_ocr2_text"].contains(&kind.as_str()) {
             fields.insert("num_experts_per_tok".to_owned(), 6.into());
         }
         if kind == "dots1" {
@@ -363,6 +363,27 @@ fn configurations_of_encoders_load_or_say_why() -> Result<()> {
     assert_eq!((small.hidden_size, small.num_hidden_layers, small.intermediate_size), (384, 6, 1536));
     fails(read(&nomic.replace("\"prenorm\": false", "\"prenorm\": true")), &["field `prenorm` is true"]);
     fails(read(r#"{"model_type": "mpnet", "relative_attention_num_buckets": 16}"#), &["must be 32"]);
+    Ok(())
+}
+
+/// Fields of single layers must agree with the fields of all layers.
+#[test]
+fn fields_of_single_layers_are_checked() -> Result<()> {
+    let read = |text: &str| {
+        let config = format!(
+            r#"{{"model_type": "step3p5", "num_hidden_layers": 2, "sliding_window": 4, "num_sliding_attention_heads": 96,
+            "layer_types": ["full_attention", "sliding_attention"], {text}}}"#
+        );
+        Ok::<_, Error>(Decoder::read(&Config::from_json(&config)?)?.0)
+    };
+    let config = read(r#""per_layer_config": {"1": {"num_attention_heads": 96}}, "swiglu_limits": [null, 7]"#)?;
+    assert_eq!(config.layer_heads.iter().map(|sizes| sizes.heads).collect::<Vec<_>>(), [64, 96]);
+    assert_eq!(config.experts.map(|experts| experts.bounds), Some(vec![None, Some(7.0)]));
+    fails(read(r#""per_layer_config": {"1": {"head_dim": 4}}"#), &["`per_layer_config` differs from"]);
+    fails(read(r#""swiglu_limits_shared": [0.5]"#), &["`swiglu_limits_shared` has 1 entries for 2 layers"]);
+    fails(read(r#""swiglu_limits": [0.5, "much"]"#), &["the entry \"much\" of `swiglu_limits`"]);
+    fails(read(r#""rope_parameters": {"full_attention": {"rope_theta": 9.0}}"#), &["no object `sliding_attention`"]);
+    fails(read(r#""rope_theta": [1.0, 2.0]"#), &["`rope_theta` must be a number, got [1.0,2.0]"]);
     Ok(())
 }
 

@@ -70,6 +70,20 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     Ok((config, keys.and(llama_keys())))
 }
 
+/// Reads the decoder of DeepSeek-OCR 2, which has the experts of DeepSeek-V2 and Llama's attention.
+pub(super) fn deepseek_ocr(fields: &Fields, _: &str) -> Read {
+    let mut config = DecoderConfig {
+        biases: Biases { mlp: fields.flag("mlp_bias")?, ..attention_biases(fields)? },
+        ..llama_sizes(fields)?
+    };
+    if config.heads.checked_mul(config.head_dim) != Some(config.features) {
+        return Err(fields.error(format!("`head_dim` is {}, which transformers does not read", config.head_dim)));
+    }
+    config.experts = Some(softmax_experts(fields, config.layers)?);
+    rotary(&mut config, fields, None)?;
+    Ok((config, grouped_keys().and(llama_keys())))
+}
+
 /// Reads the sizes of the layer that chooses positions.
 fn indexer(fields: &Fields, kind: &str) -> Result<SparseConfig> {
     // Queries of all models of these types have a latent vector.

@@ -193,6 +193,21 @@ fn nemotron(fields: &Fields, kind: &str) -> Read {
     Ok((config, llama_keys()))
 }
 
+/// Reads the decoder of Cosmos 3 Edge, whose MLPs have no gate.
+pub(super) fn cosmos_edge(fields: &Fields, _: &str) -> Read {
+    let mut config = DecoderConfig { gated: false, biases: biases(fields)?, ..llama_sizes(fields)? };
+    rotary(&mut config, fields, None)?;
+    // The names of published files, and of the class.
+    let keys = KeyMap::new()
+        .linear("blocks[*].mlp.up", "model.layers.*.mlp.up_proj")
+        .linear("blocks[*].mlp.down", "model.layers.*.mlp.down_proj");
+    let keys = ["weight", "bias"].into_iter().fold(keys, |keys, part| {
+        keys.alias(&format!("mlp.up_proj.{part}"), &format!("mlp.fc1.{part}"))
+            .alias(&format!("mlp.down_proj.{part}"), &format!("mlp.fc2.{part}"))
+    });
+    Ok((config, keys.and(llama_keys())))
+}
+
 fn exaone4(fields: &Fields) -> Read {
     let mut config =
         DecoderConfig { pre_norms: false, post_norms: true, qk_norm: QkNorm::Head, ..llama_sizes(fields)? };

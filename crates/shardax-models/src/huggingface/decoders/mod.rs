@@ -2,6 +2,7 @@
 
 mod bloom;
 mod cohere_experts;
+mod dbrx;
 mod ernie;
 mod experts;
 mod fused;
@@ -19,6 +20,7 @@ mod modern_bert;
 mod olmo_hybrid;
 mod qwen_linear;
 mod state_space;
+mod step;
 mod windowed;
 mod wrapper;
 
@@ -49,6 +51,10 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["gemma", "gemma2", "gemma3_text", "vaultgemma"], gemma::read),
     (&["gemma3n_text", "gemma4_text", "gemma4_unified_text"], layered::read),
     (&["lfm3"], llama::lfm3),
+    (&["cosmos3_edge_text"], llama::cosmos_edge),
+    (&["dbrx"], dbrx::read),
+    (&["deepseek_ocr2_text"], latent::deepseek_ocr),
+    (&["step3p5"], step::read),
     (&["eurobert"], llama::eurobert),
     (&["laguna"], laguna::read),
     (&["mimo_v2_flash"], mimo::read),

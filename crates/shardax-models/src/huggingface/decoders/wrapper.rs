@@ -8,7 +8,9 @@ pub(super) const WRAPPERS: &[&str] = &[
     "aya_vision",
     "blip-2",
     "cohere2_vision",
+    "cosmos3_edge",
     "cosmos3_omni",
+    "deepseek_ocr2",
     "deepseek_vl",
     "deepseek_vl_hybrid",
     "ernie4_5_vl_moe",
@@ -67,6 +69,7 @@ pub(super) const WRAPPERS: &[&str] = &[
     "qwen3_vl_moe",
     "shieldgemma2",
     "smolvlm",
+    "step3p7",
     "video_llama_3",
     "video_llava",
     "vipllava",
@@ -81,9 +84,11 @@ const WITH_FACTORS: [&str; 7] =
 pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     let default_type = format!("{}_text", kind.strip_suffix("_thinker").unwrap_or(kind));
     // The types of all Qwen models follow from the type of the entire model.
-    let is_fixed = kind.starts_with("qwen") || matches!(kind, "cosmos3_omni" | "ernie4_5_vl_moe" | "granite4_vision");
+    let is_fixed =
+        kind.starts_with("qwen") || matches!(kind, "cosmos3_omni" | "ernie4_5_vl_moe" | "granite4_vision" | "step3p7");
     let default_type = match kind {
         "cosmos3_omni" => "qwen3_vl_text".to_owned(),
+        "step3p7" => "step3p5".to_owned(),
         // The class of the text differs only by the images that it adds to the outputs of layers.
         "granite4_vision" => "granite".to_owned(),
         "fast_vlm" => "qwen2".to_owned(),
@@ -189,7 +194,7 @@ fn skip_images<'a>(fields: &Fields<'a>) {
 }
 
 /// The starts of names of arrays for images and sounds.
-const IMAGE_PARTS: [&str; 41] = [
+const IMAGE_PARTS: [&str; 45] = [
     "aligner.",
     "audio_tower.",
     "connector.",
@@ -215,11 +220,14 @@ const IMAGE_PARTS: [&str; 41] = [
     "projector.",
     "qformer.",
     "query_tokens",
+    "qwen2_model.",
     "resampler_model.",
+    "sam_model.",
     "sound_encoder.",
     "sound_projection.",
     "spatial_projectors.",
     "video_tower.",
+    "view_seperator",
     "vision_embed_tokens.",
     "vision_embedder.",
     "vision_encoder.",
@@ -230,6 +238,7 @@ const IMAGE_PARTS: [&str; 41] = [
     "visual.",
     "visual_embeddings_table.",
     "vit.",
+    "vit_large_projector.",
     "vqmodel.",
 ];
 
@@ -250,7 +259,7 @@ fn keys_without_images(keys: KeyMap, kind: &str) -> KeyMap {
         .iter()
         .fold(keys, |keys, part| keys.ignore(&format!("{part}**")).ignore(&format!("model.{part}**")));
     match kind {
-        "cosmos3_omni" => cosmos_keys(keys),
+        "cosmos3_omni" | "cosmos3_edge" => cosmos_keys(keys),
         // The prefix of OPT's names is not a part of them.
         "blip-2" | "instructblip" | "instructblipvideo" => keys
             .prefix_alias("decoder.", "language_model.model.decoder.")
@@ -265,9 +274,12 @@ fn cosmos_keys(keys: KeyMap) -> KeyMap {
         .map(|names| (names, Layout::Transposed));
     let norms = [("q_norm", "norm_q"), ("k_norm", "norm_k")].map(|names| (names, Layout::Same));
     let keys = layers.into_iter().chain(norms).fold(keys, |keys, ((name, other), layout)| {
-        let [name, other] =
-            [format!("{}.{name}.weight", of_layer("self_attn")), format!("layers.*.self_attn.{other}.weight")];
-        keys.absent(&name, &other, layout)
+        let [name, other] = [format!("{}.{name}", of_layer("self_attn")), format!("layers.*.self_attn.{other}")];
+        keys.absent(&format!("{name}.weight"), &format!("{other}.weight"), layout).absent(
+            &format!("{name}.bias"),
+            &format!("{other}.bias"),
+            Layout::Same,
+        )
     });
     ["blocks.", "patch_embed.", "pos_embed.", "deepstack_merger_list."]
         .iter()
