@@ -38,9 +38,10 @@ fn absolute_path(variable: &str) -> Option<PathBuf> {
 /// Returns the path of a plugin in the folder; an error if it is not installed.
 fn plugin(folder: &Path, file: &str) -> Result<PathBuf, String> {
     let path = folder.join(file);
-    match path.is_file() {
-        true => Ok(path),
-        false => Err(format!("{} does not exist: run `cargo xtask accelerators`", path.display())),
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(format!("{} does not exist: run `cargo xtask accelerators`", path.display()))
     }
 }
 

@@ -136,10 +136,7 @@ impl Progress {
     fn of(folder: &Path, name: &str) -> Result<Progress, String> {
         std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         let file = folder.join(format!("{name}.progress"));
-        let resumed = match file.exists() {
-            true => Found::read(&file)?,
-            false => Found::default(),
-        };
+        let resumed = if file.exists() { Found::read(&file)? } else { Found::default() };
         let Found { modes, blamed, done, differ, .. } = resumed;
         if done > 0 {
             println!(

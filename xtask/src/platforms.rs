@@ -257,9 +257,10 @@ impl<'a> Cell<'a> {
     }
 
     fn text(&self) -> String {
-        let count = match self.compiled == self.all {
-            true => format!("all {}", self.all),
-            false => format!("{} of {}", self.compiled, self.all),
+        let count = if self.compiled == self.all {
+            format!("all {}", self.all)
+        } else {
+            format!("{} of {}", self.compiled, self.all)
         };
         if self.every == "1" { count } else { format!("{count}, one in {}", self.every) }
     }

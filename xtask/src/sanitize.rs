@@ -104,8 +104,5 @@ fn tested(test: &mut Command) -> Result<String, Missing> {
     let results = text.lines().filter(|line| line.starts_with("test "));
     let [passed, failed] = ["... ok", "FAILED"].map(|end| results.clone().filter(|line| line.ends_with(end)).count());
     let counts = format!("{passed} tests passed, {failed} failed");
-    match output.status.success() {
-        true => Ok(counts),
-        false => Err(Missing::Failed(format!("{counts} ({})", output.status))),
-    }
+    if output.status.success() { Ok(counts) } else { Err(Missing::Failed(format!("{counts} ({})", output.status))) }
 }

@@ -72,11 +72,12 @@ fn compare(before: &str, after: &str) -> Result<(), String> {
         .map(|(name, _)| name.as_str())
         .collect();
     println!("{} texts, {} differ, {new} are new, {gone} are gone", after.len(), differ.len());
-    match differ.is_empty() {
-        true => Ok(()),
-        false => Err(format!(
+    if differ.is_empty() {
+        Ok(())
+    } else {
+        Err(format!(
             "these texts changed; `SHARDAX_TEST_TEXTS_SHOW` names a program whose texts the test prints:\n{}",
             differ[..differ.len().min(MAX_PRINTED)].join("\n")
-        )),
+        ))
     }
 }

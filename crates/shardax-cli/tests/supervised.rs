@@ -201,7 +201,7 @@ fn a_signal_is_passed_on_and_a_second_ends_all() {
 
 /// Hosts come and go: each attempt has as many processes as there is room for, and waits where that is too few.
 #[test]
-fn the_number_of_processes_follows_what_is_there() {
+fn the_number_of_processes_follows_the_available_hosts() {
     let folder = Folder::new();
     // A launcher that only says how many it would start.
     let launcher = folder.script("case $1 in -n) echo $2 >> starts; sleep 0.3; exit 1;; esac");
@@ -304,7 +304,7 @@ fn a_grace_without_end_kills_nothing() {
 }
 
 #[test]
-fn what_cannot_be_started_is_said_at_once() {
+fn programs_that_cannot_start_are_errors() {
     let folder = Folder::new();
     for (arguments, program, text) in [
         (&["--launcher", "srun", "-n", "2"][..], "true", "`srun` is not in PATH"),

@@ -91,7 +91,7 @@ fn the_doctor_finds_a_cpu_in_order() {
 
 /// A plugin that is not one, and one that hangs, are failures with their reasons.
 #[test]
-fn the_doctor_says_what_is_wrong() {
+fn the_doctor_reports_invalid_and_hanging_plugins() {
     let folder = folder("doctor-fails");
     let report = folder.join("report.md");
     let mut doctor = Command::new(env!("CARGO_BIN_EXE_shardax-doctor"));
@@ -113,7 +113,7 @@ fn the_doctor_says_what_is_wrong() {
 /// Failures of hardware and its plugins, brought about by a plugin that is made for it: each is in the report with its reason, and the
 /// checks that it does not concern pass.
 #[test]
-fn the_doctor_reports_what_hardware_may_do() {
+fn the_doctor_reports_failures_of_hardware() {
     let folder = child::Folder::new();
     let Some(plugin) = child::faulty_plugin(&folder.0) else { return };
     let launch = folder.0.join("launch");

@@ -241,9 +241,6 @@ impl Channel {
             }
             std::thread::sleep(ANNOUNCEMENT_WAIT / 20);
         }
-        match missing.is_empty() {
-            true => "some of the data of all processes".into(),
-            false => format!("processes {missing:?}"),
-        }
+        if missing.is_empty() { "some of the data of all processes".into() } else { format!("processes {missing:?}") }
     }
 }

@@ -27,9 +27,10 @@ impl<'c, 'm, 'a> Devices<'c, 'm, 'a> {
         }
         let mut sizes = args.iter().map(|args| args.iter().map(|arg| arg.data.len()).sum::<usize>());
         let size = sizes.next().unwrap_or(0);
-        match sizes.all(|other| other == size) {
-            true => Ok(Devices { args, members, size }),
-            false => Err("the devices pass arrays of different sizes".into()),
+        if sizes.all(|other| other == size) {
+            Ok(Devices { args, members, size })
+        } else {
+            Err("the devices pass arrays of different sizes".into())
         }
     }
 

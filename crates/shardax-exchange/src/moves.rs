@@ -47,17 +47,17 @@ impl Exchange {
         self.rendezvous(&call, &group, frame, |devices| {
             let by_process = self.sum_order == SumOrder::Fast && !group.is_local();
             let merged;
-            let group = match by_process {
-                true => {
-                    merged = group.by_process();
-                    &merged
-                }
-                false => &group,
+            let group = if by_process {
+                merged = group.by_process();
+                &merged
+            } else {
+                &group
             };
             let sum = Sum { group, ty, op, by_process };
-            match !group.is_local() && devices.size * group.devices.len() <= MAX_GATHERED_BYTES {
-                true => sum.sum_in_every_process(devices),
-                false => sum.sum_by_slices(devices),
+            if !group.is_local() && devices.size * group.devices.len() <= MAX_GATHERED_BYTES {
+                sum.sum_in_every_process(devices)
+            } else {
+                sum.sum_by_slices(devices)
             }
         })
     }
@@ -253,9 +253,10 @@ impl Sum<'_> {
                 // Start to send the sum, and wait only for the previous round's, which had time to arrive.
                 let sends = group.to_all(sum);
                 sums.push_back((round, group.start(Stream::Sums, sends, |peer| slices.range(round, peer).len())?));
-                match sums.len() > 1 {
-                    true => sums.pop_front().map_or(Ok(()), |oldest| self.receive_sums(devices, &slices, oldest)),
-                    false => Ok(()),
+                if sums.len() > 1 {
+                    sums.pop_front().map_or(Ok(()), |oldest| self.receive_sums(devices, &slices, oldest))
+                } else {
+                    Ok(())
                 }
             },
         )?;
@@ -338,9 +339,10 @@ fn trade(
                 for (process, (_, sources)) in group.processes.iter().enumerate() {
                     for (k, &source) in sources.iter().enumerate() {
                         let start = (k * group.local_places().len() + target) * range.len();
-                        parts[source] = match process == group.me {
-                            true => &local[k],
-                            false => &received[process][start..start + range.len()],
+                        parts[source] = if process == group.me {
+                            &local[k]
+                        } else {
+                            &received[process][start..start + range.len()]
                         };
                     }
                 }

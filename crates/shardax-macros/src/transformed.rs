@@ -85,10 +85,8 @@ pub fn expand(transformation: &Transformation, options: TokenStream, function: T
         ReturnType::Default => quote!(()),
         ReturnType::Type(_, ty) => quote!(#ty),
     };
-    let returned = match is_result(&function.sig.output) {
-        true => quote!(#result),
-        false => quote!(::shardax::error::Result<#result>),
-    };
+    let returned =
+        if is_result(&function.sig.output) { quote!(#result) } else { quote!(::shardax::error::Result<#result>) };
     // The user's function under another name, without attributes except for lints, which concern its body.
     let body = ItemFn {
         attrs: function.attrs.iter().filter(|attribute| is_lint(attribute)).cloned().collect(),

@@ -385,9 +385,10 @@ impl Request {
 
     /// The memory of a request that is done: sent and received buffers. Empty if it is not done.
     pub fn into_buffers(mut self) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
-        match self.pending.is_empty() {
-            true => (std::mem::take(&mut self.sent), std::mem::take(&mut self.received)),
-            false => Default::default(),
+        if self.pending.is_empty() {
+            (std::mem::take(&mut self.sent), std::mem::take(&mut self.received))
+        } else {
+            Default::default()
         }
     }
 

@@ -86,10 +86,13 @@ impl KeyValue for Folder {
 
     fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
         let path = self.file(key);
-        let value = fs::metadata(&path).and_then(|metadata| match metadata.is_file() {
-            true => fs::read(&path),
-            // Reading a pipe would wait for a writer.
-            false => Err(io::Error::other(format!("{} is not a regular file", path.display()))),
+        let value = fs::metadata(&path).and_then(|metadata| {
+            if metadata.is_file() {
+                fs::read(&path)
+            } else {
+                // Reading a pipe would wait for a writer.
+                Err(io::Error::other(format!("{} is not a regular file", path.display())))
+            }
         });
         match value {
             Ok(value) => Ok(Some(value)),

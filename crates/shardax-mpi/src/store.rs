@@ -78,9 +78,10 @@ impl Store {
     /// # Errors
     /// Returns an error if the key already has a value, as far as this process knows; or the error of the store.
     pub fn put(&self, key: &str, value: &[u8]) -> Result<()> {
-        match self.values().set_new(key, value, &self.all_ranks())? {
-            true => Ok(()),
-            false => Err(Error::new(Kind::FailedPrecondition, format!("the key {key:?} already has a value"))),
+        if self.values().set_new(key, value, &self.all_ranks())? {
+            Ok(())
+        } else {
+            Err(Error::new(Kind::FailedPrecondition, format!("the key {key:?} already has a value")))
         }
     }
 

@@ -199,6 +199,9 @@ impl Rules {
     /// Returns the sharding of each array of a model, an optimizer or any other tree, from the names that layers chose. Arrays
     /// without names are replicated. You can pass the result to `in_shardings` and `out_shardings` of `jit`, and to
     /// `device_put`.
+    ///
+    /// # Errors
+    /// This method fails only because of an internal error, because it creates one sharding for each array.
     pub fn shardings<T: Tree>(&self, tree: &T) -> Result<LeafTree<Option<Sharding>>> {
         let def = tree::structure(tree);
         let shardings = def.leaf_infos().into_iter().map(|leaf| {
@@ -256,12 +259,11 @@ impl Rules {
             let parts = dim.axes().iter().filter_map(|axis| context.axis_size(*axis)).product();
             if n.is_multiple_of(parts) { dim.clone() } else { DimSpec::None }
         }));
-        let x = match manual.is_empty() || explicit.len() > x.ndim() {
-            true => reshard(x, &NamedSharding::new(mesh, explicit)),
-            false => {
-                let target = Typed::from_spec(context, &explicit, x.ndim());
-                reshard(x, target)
-            }
+        let x = if manual.is_empty() || explicit.len() > x.ndim() {
+            reshard(x, &NamedSharding::new(mesh, explicit))
+        } else {
+            let target = Typed::from_spec(context, &explicit, x.ndim());
+            reshard(x, target)
         };
         if auto.all_axes().next().is_none() {
             return x;

@@ -188,10 +188,7 @@ pub(crate) fn reshard_like(x: Array, like: &Array) -> Array {
     let Some(target) = aval.sharding().filter(|typed| typed.rank() == x.ndim() && like.check().is_ok()) else {
         return x;
     };
-    match x.check().is_ok() && x.aval().sharding() != Some(target) {
-        true => reshard_to(x, target, like),
-        false => x,
-    }
+    if x.check().is_ok() && x.aval().sharding() != Some(target) { reshard_to(x, target, like) } else { x }
 }
 
 /// Splits the last `count` dimensions of `x` like the last dimensions of `like`, and no others.

@@ -146,7 +146,7 @@ fn units_of_float32(name: &str) -> f64 {
 
 /// Each optimizer in each dtype takes the updates that it takes in float64 for the same, rounded, gradients.
 #[test]
-fn optimizers_in_every_dtype_are_those_of_float64() -> Result<()> {
+fn optimizers_in_every_dtype_equal_float64() -> Result<()> {
     setup();
     let (mut failures, mut count, mut worst) = (Vec::new(), 0, (0.0, String::new()));
     let (kinds, gradients): (Vec<_>, Vec<_>) = kinds(&[steps(), 6]).into_iter().unzip();
@@ -193,16 +193,15 @@ type TrueSchedule = (Schedule, fn(f64) -> f64);
 
 /// Schedules keep their digits to the last of many steps, whose number is the difference of two counts.
 #[test]
-fn schedules_of_many_steps_are_those_of_float64() -> Result<()> {
+fn schedules_of_many_steps_equal_float64() -> Result<()> {
     setup();
     use std::f64::consts::PI;
     let schedules: [TrueSchedule; 5] = [
         (linear_schedule(0.5, 0.0, 100_000), |t| 0.5 * (1.0 - t)),
         (polynomial_schedule(2.0, 0.0, 3.0, 100_000), |t| 2.0 * (1.0 - t).powi(3)),
         (cosine_decay_schedule(0.1, 100_000, 0.0), |t| 0.1 * (PI * (1.0 - t) / 2.0).sin().powi(2)),
-        (warmup_cosine_decay_schedule(0.0, 0.1, 50_000, 100_000, 0.0), |t| match t < 0.5 {
-            true => 0.2 * t,
-            false => 0.1 * (PI * (1.0 - t)).sin().powi(2),
+        (warmup_cosine_decay_schedule(0.0, 0.1, 50_000, 100_000, 0.0), |t| {
+            if t < 0.5 { 0.2 * t } else { 0.1 * (PI * (1.0 - t)).sin().powi(2) }
         }),
         (exponential_decay(0.1, 1000, 0.96).into(), |t| 0.1 * 0.96f64.powf(100.0 * t)),
     ];
@@ -289,7 +288,7 @@ const NORMS: &[Norm] = &[
 
 /// Normalization of numbers whose mean is large.
 #[test]
-fn norms_of_large_means_are_those_of_float64() -> Result<()> {
+fn norms_of_large_means_equal_float64() -> Result<()> {
     setup();
     for (name, norm, axes) in NORMS {
         for dtype in DTYPES {
@@ -353,7 +352,7 @@ const REDUCTIONS: &[Reduction] = &[
 
 /// Reductions and losses of many numbers in each dtype equal the results for the same numbers in float64, rounded.
 #[test]
-fn reductions_and_losses_in_every_dtype_are_those_of_float64() -> Result<()> {
+fn reductions_and_losses_in_every_dtype_equal_float64() -> Result<()> {
     setup();
     let (mut failures, mut count) = (Vec::new(), 0);
     for (name, reduce, units) in REDUCTIONS {

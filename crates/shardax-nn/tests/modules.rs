@@ -86,7 +86,7 @@ fn kinds_follow_from_types_and_filters_choose_them() -> Result<()> {
 
 /// The optimizer moves parameters alone, and has a state for them alone; statistics go as the program moves them.
 #[test]
-fn optimizers_leave_what_is_no_parameter() -> Result<()> {
+fn optimizers_update_only_parameters() -> Result<()> {
     setup();
     let x = random::normal(random::key(1), [8, 3]);
     let start = Optimizer::new(Block::new(&mut Rngs::new(0)), adamw(1e-2, 1e-1))?;
@@ -241,7 +241,7 @@ impl Mlp {
 
 /// One model and one step under several sharding rules: ten steps give the same numbers.
 #[test]
-fn rules_decide_how_a_model_lies() -> Result<()> {
+fn rules_decide_how_a_model_is_sharded() -> Result<()> {
     setup();
     let mesh = make_mesh([("data", 2), ("model", 4)])?;
     let x = random::normal(random::key(1), [32, 16]);

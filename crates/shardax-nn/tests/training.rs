@@ -229,7 +229,7 @@ fn mixed_precision() -> Result<()> {
 }
 
 #[test]
-fn layers_report_what_does_not_fit() {
+fn layers_reject_mismatched_shapes() {
     setup();
     fn message(x: Array) -> String {
         x.check().expect_err("an error").to_string()
@@ -543,7 +543,7 @@ fn labels_below_zero_are_no_classes() -> Result<()> {
 
 /// As in Optax, and documented: a label that is no class is emitted with probability 1.
 #[test]
-fn ctc_labels_that_are_no_classes_are_certain() -> Result<()> {
+fn ctc_labels_out_of_range_have_probability_one() -> Result<()> {
     setup();
     let logits = random::normal(random::key(0), [1, 4, 3]);
     let loss =

@@ -363,9 +363,10 @@ impl ClientInner {
         self.process_index = process_index;
         self.has_owners = true;
         self.devices.iter_mut().for_each(|device| device.set_owner(owner(device.id()), process_index));
-        match self.devices.iter().any(DeviceInfo::is_addressable) {
-            true => Ok(()),
-            false => Err(Error::invalid_argument(format!("no device belongs to this process, {process_index}"))),
+        if self.devices.iter().any(DeviceInfo::is_addressable) {
+            Ok(())
+        } else {
+            Err(Error::invalid_argument(format!("no device belongs to this process, {process_index}")))
         }
     }
 

@@ -584,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_array_is_an_error() {
+    fn invalid_dlpack_tensors_are_errors() {
         // SAFETY: null is allowed.
         assert!(message(unsafe { Tensor::from_raw(std::ptr::null_mut()) }).contains("null pointer"));
         assert!(message(changed(|raw| raw.major = 2)).contains("DLPack 2.1 is not supported"));

@@ -237,16 +237,16 @@ fn time_limit() -> Duration {
 }
 
 fn client_deadline(client: &ClientInner, deadline: Instant) -> Instant {
-    match client.is_broken() {
-        true => deadline.min(Instant::now() + BROKEN_TIME_LIMIT),
-        false => deadline,
-    }
+    if client.is_broken() { deadline.min(Instant::now() + BROKEN_TIME_LIMIT) } else { deadline }
 }
 
 fn clients() -> impl Iterator<Item = Arc<ClientInner>> {
-    let clients = match event::in_callback() || is_forked() {
-        true => Vec::new(), // a program waits for this thread, or the threads do not exist here
-        false => CLIENTS.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+    // Waiting would not end: in a callback, a program waits for this thread, and in a forked process the threads that run
+    // programs do not exist.
+    let clients = if event::in_callback() || is_forked() {
+        Vec::new()
+    } else {
+        CLIENTS.lock().unwrap_or_else(PoisonError::into_inner).clone()
     };
     clients.into_iter().filter_map(|client| client.upgrade())
 }

@@ -80,12 +80,13 @@ impl Device {
     }
 
     fn check_addressable(&self) -> Result<()> {
-        match self.is_addressable() {
-            true => Ok(()),
-            false => Err(Error::invalid_argument(format!(
+        if self.is_addressable() {
+            Ok(())
+        } else {
+            Err(Error::invalid_argument(format!(
                 "the memories of {self} are known only to its process, {}",
                 self.process_index()
-            ))),
+            )))
         }
     }
 }

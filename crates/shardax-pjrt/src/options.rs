@@ -139,11 +139,12 @@ impl CompileOptions {
 
     /// Assigns devices to replicas and partitions: `device_ids`, or the first `count` of `all` devices.
     fn assignment(&self, all: &[usize], count: usize) -> Result<AssignmentProto> {
-        let ids = match self.device_ids.is_empty() {
-            true => all.get(..count).ok_or_else(|| {
+        let ids = if self.device_ids.is_empty() {
+            all.get(..count).ok_or_else(|| {
                 Error::invalid_argument(format!("the program needs {count} devices, but there are only {}", all.len()))
-            })?,
-            false => &self.device_ids,
+            })?
+        } else {
+            &self.device_ids
         };
         if ids.len() != count {
             return Err(Error::invalid_argument(format!(

@@ -3,7 +3,7 @@
 //! The CPU plugin (xla-cpu-pjrt 0.0.1) partitions only as part of a compilation. Therefore a call of an unregistered
 //! function is added to the program: XLA runs its passes, and fails before code generation because the function does
 //! not exist. The partitioned module is read from the dump that XLA writes to a temporary folder. Test:
-//! `localize::tests::the_plugin_stops_after_partitioning_and_shows_what_it_made`.
+//! `localize::tests::the_plugin_stops_after_partitioning`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -54,9 +54,10 @@ impl Client {
         if !options.propagate_to_outputs.is_empty() {
             options.propagate_to_outputs.push(false); // for the added result
         }
-        let device_ids = match options.device_ids.is_empty() {
-            true => self.devices().iter().map(|device| device.id()).take(options.num_partitions).collect(),
-            false => options.device_ids.clone(),
+        let device_ids = if options.device_ids.is_empty() {
+            self.devices().iter().map(|device| device.id()).take(options.num_partitions).collect()
+        } else {
+            options.device_ids.clone()
         };
         let folder = Folder::make()?;
         options.overrides.extend([

@@ -267,10 +267,7 @@ fn fork() {
             is_error(y.to_host(&mut [0; 8]));
             is_error(client.buffer_from_host(&[0; 8], ElementType::F32, &[2], &client.devices()[0]).map(|_| ()));
             is_error(Client::new(client.plugin(), &[]).map(|_| ()));
-            match leaves {
-                true => return drop((x, y, exe, powers, client)),
-                false => exit(9),
-            }
+            if leaves { return drop((x, y, exe, powers, client)) } else { exit(9) }
         }
         let mut status = 0;
         // SAFETY: the child is ours.

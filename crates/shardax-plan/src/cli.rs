@@ -123,13 +123,12 @@ fn print(line: impl Display) {
 
 fn report(plan: &dyn Fn(&Setup) -> Result<Plan>, options: &Options, setup: &Setup) -> Result<()> {
     let start = std::time::Instant::now();
-    let (report, search) = match options.search {
-        false => (planned(plan, setup)?, None),
-        true => {
-            let result = Search { compile: options.compile, ..Search::default() }.run(plan, setup)?;
-            print(&result);
-            (result.best().clone(), Some(result))
-        }
+    let (report, search) = if !options.search {
+        (planned(plan, setup)?, None)
+    } else {
+        let result = Search { compile: options.compile, ..Search::default() }.run(plan, setup)?;
+        print(&result);
+        (result.best().clone(), Some(result))
     };
     print(format_args!("{report}\nplanned in {:.1} s", start.elapsed().as_secs_f64()));
     if let Some(file) = &options.json {

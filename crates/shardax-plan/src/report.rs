@@ -109,9 +109,10 @@ impl Report {
 
     /// Formatted as `data=2,fsdp=4`.
     pub(crate) fn mesh_text(&self) -> String {
-        match self.mesh.is_empty() {
-            true => "one device".to_owned(),
-            false => self.mesh.iter().map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(","),
+        if self.mesh.is_empty() {
+            "one device".to_owned()
+        } else {
+            self.mesh.iter().map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(",")
         }
     }
 }
@@ -197,9 +198,10 @@ impl Report {
         }
         for t in &self.traffic {
             // Collectives over devices that no mesh axis joins are between the slices of a topology.
-            let axes = match t.axes.is_empty() {
-                true => "between slices".to_owned(),
-                false => format!("{} ({})", t.axes.join("+"), t.participants),
+            let axes = if t.axes.is_empty() {
+                "between slices".to_owned()
+            } else {
+                format!("{} ({})", t.axes.join("+"), t.participants)
             };
             let time = t.seconds.map_or("".to_owned(), seconds);
             let runs = format!("{}{}", t.runs, if t.at_least { "+" } else { "" });

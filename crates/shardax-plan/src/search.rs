@@ -259,9 +259,10 @@ impl Search {
                 estimates.tried += 1;
                 let setup = Setup { remat, ..setup.clone() };
                 let estimate = estimator.estimate(spec, lowered, &setup)?;
-                match estimate.memory <= estimator.limit().unwrap_or(spec.memory) {
-                    true => estimates.fitting.push(EstimatedSetup { setup, estimate }),
-                    false => estimates.too_large += 1,
+                if estimate.memory <= estimator.limit().unwrap_or(spec.memory) {
+                    estimates.fitting.push(EstimatedSetup { setup, estimate })
+                } else {
+                    estimates.too_large += 1
                 }
             }
             estimators.push(estimator);

@@ -104,7 +104,8 @@ impl Setup {
 
     /// Returns the value of a numeric option, or its default.
     ///
-    /// The value must be a number; otherwise the function fails.
+    /// # Errors
+    /// Returns an error if the value is not a number.
     #[track_caller]
     pub fn number(&self, name: &str, default: usize) -> Result<usize> {
         match self.options.get(name) {

@@ -67,9 +67,10 @@ impl Target {
         if slices == 0 || sizes.contains(&0) {
             return value_error(format!("{name:?} names no devices"), help);
         }
-        let spec = match by_file {
-            true => Some(Arc::new(DeviceSpec::from_file(kind)?)),
-            false => DeviceSpec::named(kind).map(|spec| Arc::new(spec.clone())),
+        let spec = if by_file {
+            Some(Arc::new(DeviceSpec::from_file(kind)?))
+        } else {
+            DeviceSpec::named(kind).map(|spec| Arc::new(spec.clone()))
         };
         let no_compiler = Err("no compiler is known for a device that a file describes".to_owned());
         let (sizes, described) = match (spec.as_deref(), kind) {
@@ -86,12 +87,13 @@ impl Target {
                     [n] if n > 8 && n % 8 == 0 => (n / 8, 8),
                     _ => (1, sizes[0]),
                 };
-                let described = match by_file {
-                    true => no_compiler,
-                    false => GpuSpec::named(kind)
+                let described = if by_file {
+                    no_compiler
+                } else {
+                    GpuSpec::named(kind)
                         .map_err(Error::from)
                         .and_then(|gpu| Topology::gpu(GpuTopology { hosts, gpus_per_host, ..GpuTopology::new(gpu) }))
-                        .map_err(|e| reason(&e)),
+                        .map_err(|e| reason(&e))
                 };
                 (vec![hosts, gpus_per_host], described)
             }

@@ -486,7 +486,10 @@ fn compute_each(metrics: MultiMetric) -> BTreeMap<String, Array> {
 pub(crate) struct Computed(BTreeMap<String, Array>);
 
 impl Computed {
-    /// Waits for the values.
+    /// Waits for the values and returns them by name.
+    ///
+    /// # Errors
+    /// Returns an error if a value could not be computed; the error names the metric.
     pub fn values(self) -> Result<BTreeMap<String, f64>> {
         let mut values = BTreeMap::new();
         for (name, value) in self.0 {

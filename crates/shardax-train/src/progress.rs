@@ -176,7 +176,7 @@ mod tests {
 
     /// A terminal shows the bar, the steps, the remaining time, the sparkline of the loss and the speed.
     #[test]
-    fn a_terminal_shows_the_loss_and_what_is_left() {
+    fn a_terminal_shows_the_loss_and_the_remaining_time() {
         let screen = Screen::default();
         let progress = Progress::on(ProgressDrawTarget::term_like_with_hz(Box::new(screen.clone()), 100), 40, 10);
         for (step, loss) in [(11, 3.0), (12, 2.0), (13, 1.0)] {

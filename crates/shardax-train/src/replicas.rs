@@ -19,6 +19,9 @@ use shardax::prelude::*;
 /// assert!(replicas_identical(&mean.call((zeros(3), arange(0..8)))?)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if an array is traced, was deleted or failed.
 pub fn replicas_identical<T: Tree>(tree: &T) -> Result<bool> {
     Ok(diverged(tree)?.is_none())
 }

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_those_of_flax() -> Result<()> {
+    fn bytes_equal_flax() -> Result<()> {
         assert_eq!(to_bytes(&tree())?, OF_FLAX);
         let restored = from_bytes(&tree(), OF_FLAX)?;
         assert_eq!(restored["second"][0].to_vec::<f32>()?, tree()["second"][0].to_vec::<f32>()?);

@@ -138,7 +138,7 @@ fn an_epoch_over_batches() -> Result<()> {
 /// Gradients synchronized in bfloat16 are half the bytes; in float32, with the forward pass in bfloat16, as
 /// many as without mixed precision.
 #[test]
-fn what_mixed_precision_sends() -> Result<()> {
+fn bytes_sent_with_mixed_precision() -> Result<()> {
     setup();
     fn sent(forward: DType, sync: DType) -> Result<(usize, String)> {
         let step = pmap(move |w: Array, x: Array| -> Result<Array> {
@@ -166,7 +166,7 @@ fn what_mixed_precision_sends() -> Result<()> {
 
 /// A step returns before it has run, and adding its loss to an average does not wait for it; reading does.
 #[test]
-fn losses_are_read_when_they_are_wanted() -> Result<()> {
+fn losses_are_read_only_when_requested() -> Result<()> {
     setup();
     let step = pmap(|x: Array| pmean((0..6).fold(x, |x, _| x.matmul(&x) / 512).mean(..), "batch"))
         .axis_name("batch")

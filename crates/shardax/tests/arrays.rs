@@ -32,7 +32,7 @@ fn shards_of_an_array() -> Result<()> {
 }
 
 #[test]
-fn indexing_keeps_what_it_can() -> Result<()> {
+fn indexing_keeps_the_sharding_of_other_dimensions() -> Result<()> {
     setup();
     let mesh = make_mesh([("x", 8)])?.auto();
     let x = arange(0..8 * 8 * 4).reshape([8, 8, 4]);

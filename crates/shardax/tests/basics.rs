@@ -149,7 +149,7 @@ fn donated_arguments_are_gone() -> Result<()> {
 }
 
 #[test]
-fn a_map_of_nothing_says_what_to_do() {
+fn pmap_without_mapped_arguments_is_an_error() {
     setup();
     let error = pmap(|x: Array| x).in_axes(None).call(ones(4)).err().expect("nothing is mapped");
     assert!(error.to_string().contains("pmap requires at least one argument with a mapped axis"), "{error}");

@@ -146,7 +146,7 @@ fn damaged_and_swapped_files_are_not_run() -> std::io::Result<()> {
 }
 
 #[test]
-fn what_others_may_have_written_is_not_run() -> std::io::Result<()> {
+fn cache_files_that_others_can_write_are_not_run() -> std::io::Result<()> {
     let folder = Folder::new();
     let cache = folder.0.join("cache");
     run(&cache);

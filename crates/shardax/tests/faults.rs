@@ -130,7 +130,7 @@ thread_local! {
 }
 
 #[test]
-fn a_thread_local_may_compute_when_it_is_dropped() -> Result<()> {
+fn thread_locals_can_compute_in_their_destructors() -> Result<()> {
     setup();
     let (send, receive) = channel();
     let thread = std::thread::spawn(move || -> Result<Vec<f32>> {

@@ -265,7 +265,7 @@ fn nested_calls_are_transformed_once_a_function() -> Result<()> {
 }
 
 #[test]
-fn transformed_calls_compute_the_derivatives_of_what_they_call() -> Result<()> {
+fn transformed_calls_compute_the_derivatives_of_their_functions() -> Result<()> {
     setup();
     // Integers, an argument that no result depends on, and a result without a tangent.
     let mut f = jit_of_three(|x: Array, y: Array, n: Array| (x.sin() * &n, y * 2.0, n));

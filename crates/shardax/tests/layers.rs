@@ -26,10 +26,7 @@ fn modules() -> BTreeMap<Vec<String>, PathBuf> {
     fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).expect("the folder can be read") {
             let path = entry.expect("an entry").path();
-            match path.is_dir() {
-                true => walk(&path, found),
-                false => found.push(path),
-            }
+            if path.is_dir() { walk(&path, found) } else { found.push(path) }
         }
     }
     let mut files = Vec::new();

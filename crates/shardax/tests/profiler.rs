@@ -158,7 +158,7 @@ fn profiled(recorder: &str, first: bool) -> Option<(Value, Vec<u8>, String)> {
 }
 
 #[test]
-fn what_a_plugin_records_is_in_the_profile() {
+fn profiles_contain_the_records_of_plugins() {
     for (recorder, first) in [("records", false), ("records", true), ("records into ours", false)] {
         let Some((trace, space, said)) = profiled(recorder, first) else { return };
         let events = trace["traceEvents"].as_array().expect("events");

@@ -167,7 +167,7 @@ fn program() -> impl Strategy<Value = (Vec<Step>, usize, usize)> {
 }
 
 #[test]
-fn derivatives_are_those_of_finite_differences() {
+fn derivatives_equal_finite_differences() {
     check(24, program(), |(steps, m, n)| {
         let f = |x: Array| scalar(&steps, x);
         let slope = |x: Array| -> Result<Array> { grad(f).call(x) };
@@ -225,7 +225,7 @@ fn vmap_is_a_loop() {
 }
 
 #[test]
-fn compiled_values_are_those_of_single_operations() {
+fn compiled_values_equal_single_operations() {
     check(8, program(), |(steps, m, n)| {
         fn f(x: Array, steps: &[Step]) -> Result<Array> {
             run(steps, x)

@@ -42,7 +42,7 @@ impl FirstColumn for Array {
 }
 
 #[test]
-fn a_deleted_argument_is_named_however_the_program_runs() -> Result<()> {
+fn deleted_arguments_are_named_in_every_kind_of_program() -> Result<()> {
     common::setup();
     for width in [1, MANY] {
         let f = pmap(|x: Array, y: Array| x + y);

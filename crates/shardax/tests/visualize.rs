@@ -20,7 +20,7 @@ fn entries(spec: &PartitionSpec) -> String {
 }
 
 #[test]
-fn boxes_are_those_of_jax() -> Result<()> {
+fn pictures_of_shardings_equal_jax() -> Result<()> {
     setup();
     // One and two dimensions, split over none, one and both axes in either order, and shapes that are too wide for a
     // line.
@@ -95,7 +95,7 @@ fn colours_and_svg() -> Result<()> {
 }
 
 #[test]
-fn what_cannot_be_drawn() -> Result<()> {
+fn visualize_sharding_rejects_other_ranks() -> Result<()> {
     setup();
     let sharding = over(&[2, 2], P!["i"])?;
     for shape in [&[][..], &[2, 2, 2]] {

@@ -97,7 +97,7 @@ fn elsewhere(x: Array) -> Array {
 }
 
 #[test]
-fn a_result_that_lies_elsewhere_takes_nothing() -> Result<()> {
+fn results_on_other_devices_do_not_use_donated_buffers() -> Result<()> {
     start();
     let mesh = make_mesh([("i", 8)])?.auto();
     let (split, whole) = (NamedSharding::new(&mesh, P!["i"]), NamedSharding::new(&mesh, P![]));

@@ -168,7 +168,7 @@ fn assert_rejected(options: Options, text: &str) {
 }
 
 #[test]
-fn processes_that_cannot_join_say_why() {
+fn processes_that_cannot_join_are_errors() {
     let folder = child::Folder::new();
     let start_alone = |size| child::wait(child::start(&mut command(&folder.0, "missing", (0, size))));
     let ended = start_alone(3);

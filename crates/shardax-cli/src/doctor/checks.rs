@@ -41,13 +41,14 @@ pub fn run(name: &str) -> std::result::Result<String, String> {
     check.1().map_err(|error| error.to_string())
 }
 
-fn wrong(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Check, what.into())
+fn wrong(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Check, message.into())
 }
 
+/// Returns the largest error of the values. It is relative to expected values above 1, and otherwise absolute.
 ///
 /// # Errors
-/// Returns an error unless each value is within `tolerance` of the expected one, relative to values above 1.
+/// Returns an error if a value differs from the expected one by more than `tolerance`.
 pub fn check_close(got: &[f32], want: impl IntoIterator<Item = f64>, tolerance: f64) -> Result<f64> {
     let mut worst = 0.0f64;
     for (index, (got, want)) in got.iter().zip(want).enumerate() {
@@ -119,14 +120,12 @@ fn dtypes() -> Result<String> {
             }
         }
     }
-    let failures = match unsupported.is_empty() {
-        true => String::new(),
-        false => format!("; not: {}", unsupported.join(", ")),
-    };
+    let failures = if unsupported.is_empty() { String::new() } else { format!("; not: {}", unsupported.join(", ")) };
     // A platform may lack narrow types, but programs need float32.
-    match supported.contains(&DType::F32.to_string()) {
-        true => Ok(format!("{}{failures}", supported.join(", "))),
-        false => Err(wrong(format!("float32 does not work{failures}"))),
+    if supported.contains(&DType::F32.to_string()) {
+        Ok(format!("{}{failures}", supported.join(", ")))
+    } else {
+        Err(wrong(format!("float32 does not work{failures}")))
     }
 }
 
@@ -148,8 +147,8 @@ fn matmul_value(i: usize, j: usize) -> f64 {
     ((i * 7 + j * 3) % 17) as f64 / 17.0 - 0.5
 }
 
-/// Each device has a row of a square matrix with the elements 0, 1, …, so that every collective's result is known
-/// without the devices.
+/// Runs each collective on the rows of a square matrix with the elements 0, 1, …, one row on each device, so that this function
+/// can compute the expected results itself.
 fn collectives() -> Result<String> {
     let n = local_device_count();
     let mesh = Mesh::new(local_devices()?, [("x", n)])?;
@@ -196,9 +195,10 @@ fn donation() -> Result<String> {
     if y.get(5).item::<f32>()? != 2.0 {
         return Err(wrong("1 + 1 is not 2 in donated memory"));
     }
-    match x.is_deleted() {
-        true => Ok("the argument's memory is the result's".to_owned()),
-        false => Err(wrong("the donated argument was not deleted")),
+    if x.is_deleted() {
+        Ok("the result uses the memory of the donated argument".to_owned())
+    } else {
+        Err(wrong("the donated argument was not deleted"))
     }
 }
 
@@ -209,16 +209,17 @@ fn memories() -> Result<String> {
     let on_host = device_put(&x, Space::Host)?;
     let read = jit(|x: Array| Ok::<_, Error>(device_put(&x, Space::Device)? + 1)).call(&on_host)?;
     let back = device_put(&on_host, Space::Device)?;
-    match (back.to_vec::<i32>()?, read.to_vec::<i32>()?) == (x.to_vec::<i32>()?, (x + 1).to_vec::<i32>()?) {
-        true => Ok(format!("{}; to the host, into a program, and back", kinds.join(", "))),
-        false => Err(wrong("values changed when they were moved to the host's memory and back")),
+    if (back.to_vec::<i32>()?, read.to_vec::<i32>()?) == (x.to_vec::<i32>()?, (x + 1).to_vec::<i32>()?) {
+        Ok(format!("{}; to the host, into a program, and back", kinds.join(", ")))
+    } else {
+        Err(wrong("values changed when they were moved to the host's memory and back"))
     }
 }
 
 fn layouts() -> Result<String> {
     let device = &local_devices()?[0];
     let x = arange(0..1024 * 8).astype(DType::F32).reshape([1024, 8]);
-    let turned = device_put(&x, Format::new(Layout::new([1, 0]), device))?;
+    let column_major = device_put(&x, Format::new(Layout::new([1, 0]), device))?;
     let step = jit(|x: Array| x.t() * 2.0).in_shardings(Format::new(Layout::AUTO, device));
     let compiled = step.lower(shape_dtype_struct([1024, 8], DType::F32))?.compile()?;
     let chosen = compiled.input_formats();
@@ -227,20 +228,21 @@ fn layouts() -> Result<String> {
     let placed = device_put(&x, &chosen)?;
     let want = (&x.t() * 2.0).to_vec::<f32>()?;
     for (what, got) in [
-        ("its columns are contiguous", jit(|x: Array| x.t() * 2.0).call(&turned)?),
-        ("of the compiler's choice", compiled.call(&placed)?),
+        ("column-major", jit(|x: Array| x.t() * 2.0).call(&column_major)?),
+        ("the compiler's choice", compiled.call(&placed)?),
     ] {
         if got.to_vec::<f32>()? != want {
             return Err(wrong(format!("x.t() * 2 of an array whose layout is {what} has wrong values")));
         }
     }
-    match turned.to_vec::<f32>()? == x.to_vec::<f32>()? {
-        true => Ok(format!("columns first, and the compiler's choice: {chosen:?}")),
-        false => Err(wrong("an array whose columns are contiguous is read with wrong values")),
+    if column_major.to_vec::<f32>()? == x.to_vec::<f32>()? {
+        Ok(format!("column-major, and the compiler's choice: {chosen:?}"))
+    } else {
+        Err(wrong("an array whose layout is column-major is read with wrong values"))
     }
 }
 
-/// A function's result, and the order of functions with effects.
+/// Checks the result of a host function, and the order in which host functions with effects are called.
 fn callbacks() -> Result<String> {
     let host = pure_callback(
         |args, results| results[0].write(args[0].values::<f32>()?.map(|x| 2.0 * x)),
@@ -265,9 +267,10 @@ fn callbacks() -> Result<String> {
         Ok(got) => {
             shardax::effects_barrier()?;
             let calls = recorded.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            match got == [5.0; 4] && calls == [0, 1, 2] {
-                true => Ok("functions of the host in a program, in order".to_owned()),
-                false => Err(wrong(format!("host functions returned {got:?}, and were called with {calls:?}"))),
+            if got == [5.0; 4] && calls == [0, 1, 2] {
+                Ok("a program called host functions in order".to_owned())
+            } else {
+                Err(wrong(format!("host functions returned {got:?}, and were called with {calls:?}")))
             }
         }
         Err(error) if error.kind() == ErrorKind::NotImplemented => {
@@ -277,7 +280,8 @@ fn callbacks() -> Result<String> {
     }
 }
 
-/// On CPU the function computes. On a GPU, whose memory the host cannot read, it returns its arguments as an error.
+/// Calls a Rust function on XLA's buffers. On a GPU the host cannot read the buffers, so the function only checks that the call
+/// has a stream, and returns an error with a known message.
 fn ffi() -> Result<String> {
     let scaled = ffi_call(
         |args, results| results[0].write(args[0].values::<f32>()?.map(|x| 3.0 * x)),
@@ -288,8 +292,8 @@ fn ffi() -> Result<String> {
         Err(wrong("the call has a stream"))
     });
     match jit(move |x: Array| scaled.call(x + 1.0)).call(zeros([4])).and_then(|x| x.to_vec::<f32>()) {
-        Ok(got) if got == [3.0; 4] => Ok("a function on the memory of XLA".to_owned()),
-        Ok(got) => Err(wrong(format!("a function on the memory of XLA gave {got:?}"))),
+        Ok(got) if got == [3.0; 4] => Ok("a Rust function computed on XLA's buffers".to_owned()),
+        Ok(got) => Err(wrong(format!("a Rust function that triples XLA's buffer of ones returned {got:?}"))),
         Err(error) if error.message().contains("the call has a stream") => Ok("called with its stream".to_owned()),
         Err(error) if error.kind() == ErrorKind::NotImplemented => {
             Ok(format!("not on this platform: {}", error.message()))
@@ -310,13 +314,14 @@ fn records() -> Result<String> {
 fn exports() -> Result<String> {
     let bytes = export(|x: Array| x.cos(), zeros([4]))?.serialize()?;
     let got = Exported::<(Array,), Array>::deserialize(&bytes)?.call(zeros([4]))?.to_vec::<f32>()?;
-    match got == [1.0; 4] {
-        true => Ok(format!("{} bytes, read and run", bytes.len())),
-        false => Err(wrong(format!("an exported cos(0) is {got:?}"))),
+    if got == [1.0; 4] {
+        Ok(format!("{} bytes, read and run", bytes.len()))
+    } else {
+        Err(wrong(format!("an exported cos(0) is {got:?}")))
     }
 }
 
-/// The quickest of some runs, in seconds.
+/// Returns the seconds of the fastest of several runs, after one run that is not timed.
 fn shortest_time(times: usize, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
     run()?;
     let mut best = f64::INFINITY;

@@ -135,9 +135,10 @@ fn read_in_background(stream: Option<impl std::io::Read + Send + 'static>) -> st
 fn ends(text: &str) -> String {
     const SHOWN_LINES: usize = 16;
     let lines: Vec<&str> = text.lines().collect();
-    match lines.len() > 2 * SHOWN_LINES {
-        true => [&lines[..SHOWN_LINES], &["…"], &lines[lines.len() - SHOWN_LINES..]].concat().join("\n"),
-        false => lines.join("\n"),
+    if lines.len() > 2 * SHOWN_LINES {
+        [&lines[..SHOWN_LINES], &["…"], &lines[lines.len() - SHOWN_LINES..]].concat().join("\n")
+    } else {
+        lines.join("\n")
     }
 }
 

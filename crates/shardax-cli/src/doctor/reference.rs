@@ -205,9 +205,10 @@ impl Cases {
         }
         let (error, name) = worst;
         let summary = format!("{} of {} cases agree with JAX", self.0.len() - wrong.len(), self.0.len());
-        match wrong.is_empty() {
-            true => Ok(format!("{summary}, largest error {error:.1e} ({name})")),
-            false => Err(Error::new(ErrorKind::Check, format!("{summary}\n{}", wrong.join("\n")))),
+        if wrong.is_empty() {
+            Ok(format!("{summary}, largest error {error:.1e} ({name})"))
+        } else {
+            Err(Error::new(ErrorKind::Check, format!("{summary}\n{}", wrong.join("\n"))))
         }
     }
 }

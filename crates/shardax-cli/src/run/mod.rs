@@ -156,9 +156,10 @@ impl Run<'_> {
             attempt.end_group(duration(self.options.grace));
             self.guard(0);
             let after = self.latest();
-            match after > before {
-                true => self.stalled = 0,
-                false => self.stalled += 1,
+            if after > before {
+                self.stalled = 0
+            } else {
+                self.stalled += 1
             }
             match end {
                 End::Done => return Ok(0),

@@ -30,14 +30,13 @@ impl Run {
     /// # Errors
     /// Returns an error if there is no log, or it does not consist of JSON lines.
     pub fn read(path: &Path) -> Result<Run, String> {
-        let (log, folder) = match path.is_file() {
-            true => (path.to_owned(), path.parent().unwrap_or(Path::new("."))),
-            false => {
-                let log = newest_log(path, MAX_DEPTH).ok_or_else(|| {
-                    format!("{} has no log of JSON lines (*.jsonl): add `.logger(JsonLines::new(..)?)`", path.display())
-                })?;
-                (log, path)
-            }
+        let (log, folder) = if path.is_file() {
+            (path.to_owned(), path.parent().unwrap_or(Path::new(".")))
+        } else {
+            let log = newest_log(path, MAX_DEPTH).ok_or_else(|| {
+                format!("{} has no log of JSON lines (*.jsonl): add `.logger(JsonLines::new(..)?)`", path.display())
+            })?;
+            (log, path)
         };
         let lines = JsonLines::read(&log).map_err(|error| error.to_string())?;
         let mut run = Run { written: age(&log), log, lines, checkpoints: Vec::new(), is_saving: false };

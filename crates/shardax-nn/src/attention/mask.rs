@@ -55,6 +55,9 @@ pub fn make_causal_mask(x: impl ArrayLike) -> Array {
 /// assert_eq!(mask.get((0, 0, 1)).to_vec::<bool>()?, [true, true, false]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if a mask failed, or if the masks have different ranks.
 #[track_caller]
 pub fn combine_masks(masks: impl IntoIterator<Item = Option<Array>>) -> Result<Option<Array>> {
     let masks: Vec<Array> = masks.into_iter().flatten().collect();

@@ -497,9 +497,10 @@ impl AttentionOptions {
         if keep <= 0.0 {
             return zeros_like(&weights);
         }
-        let shape = match self.broadcast_dropout.unwrap_or(true) {
-            true => [vec![1; weights.ndim() - 2], vec![shapes.queries, shapes.keys]].concat(),
-            false => weights.shape().to_vec(),
+        let shape = if self.broadcast_dropout.unwrap_or(true) {
+            [vec![1; weights.ndim() - 2], vec![shapes.queries, shapes.keys]].concat()
+        } else {
+            weights.shape().to_vec()
         };
         where_(random::bernoulli(key, keep, shape), &weights / keep, 0)
     }

@@ -170,18 +170,14 @@ impl Rope {
     /// Rotates the pairs of features of `x`.
     fn turn(&self, x: Array, cos: &Array, sin: &Array) -> Array {
         let half = x.shape()[x.ndim() - 1] / 2;
-        let (first, second) = match self.interleaved {
-            true => {
-                let pairs = x.reshape([&x.shape()[..x.ndim() - 1], &[half, 2]].concat());
-                (pairs.get((Ellipsis, 0)), pairs.get((Ellipsis, 1)))
-            }
-            false => (x.get((Ellipsis, ..half)), x.get((Ellipsis, half..))),
+        let (first, second) = if self.interleaved {
+            let pairs = x.reshape([&x.shape()[..x.ndim() - 1], &[half, 2]].concat());
+            (pairs.get((Ellipsis, 0)), pairs.get((Ellipsis, 1)))
+        } else {
+            (x.get((Ellipsis, ..half)), x.get((Ellipsis, half..)))
         };
         let turned = [&first * cos - &second * sin, second * cos + first * sin];
-        match self.interleaved {
-            true => stack(&turned, -1).reshape(x.shape()),
-            false => concatenate(&turned, -1),
-        }
+        if self.interleaved { stack(&turned, -1).reshape(x.shape()) } else { concatenate(&turned, -1) }
     }
 
     /// Returns the angles of all pairs at position 1, float32. They can depend on the length of the text.
@@ -223,10 +219,10 @@ impl Rope {
                 array(speeds.collect::<Vec<f32>>())
             }
             RopeScaling::Proportional { pairs: count, factor } => {
-                let speeds = pairs.iter().enumerate().map(|(i, pair)| match i < *count {
-                    true => (self.base.powf(-pair) / factor) as f32,
-                    false => 0.0,
-                });
+                let speeds = pairs
+                    .iter()
+                    .enumerate()
+                    .map(|(i, pair)| if i < *count { (self.base.powf(-pair) / factor) as f32 } else { 0.0 });
                 array(speeds.collect::<Vec<f32>>())
             }
             _ => array(pairs.iter().map(|pair| self.speed(*pair) as f32).collect::<Vec<f32>>()),
@@ -251,9 +247,10 @@ impl Rope {
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position } => {
                 let rotations = original_max_position * speed / (2.0 * PI);
                 // 0 for low frequencies, 1 for high ones, linear between them; Llama 4 has nothing between them.
-                let unscaled = match high_freq_factor > low_freq_factor {
-                    true => ((rotations - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0),
-                    false => f64::from(rotations > high_freq_factor),
+                let unscaled = if high_freq_factor > low_freq_factor {
+                    ((rotations - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0)
+                } else {
+                    f64::from(rotations > high_freq_factor)
                 };
                 unscaled * speed + (1.0 - unscaled) * speed / factor
             }

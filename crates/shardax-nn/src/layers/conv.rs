@@ -168,11 +168,12 @@ impl Conv {
         );
         // The first dimension after the batch. If it has the size of the features, the input is probably channels first.
         let channel_dim = x.ndim() + 1 - rank;
-        let help = match x.shape().get(channel_dim) == Some(&expected) {
-            true => format!(
+        let help = if x.shape().get(channel_dim) == Some(&expected) {
+            format!(
                 "inputs are channels last, `[batch, spatial dimensions, features]`, and this one is channels first: write `x.moveaxis({channel_dim}, -1)`"
-            ),
-            false => "inputs are channels last, `[batch, spatial dimensions, features]`".to_owned(),
+            )
+        } else {
+            "inputs are channels last, `[batch, spatial dimensions, features]`".to_owned()
         };
         Err(Error::new(ErrorKind::Value, message).help(help))
     }

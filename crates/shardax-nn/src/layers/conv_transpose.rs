@@ -121,9 +121,10 @@ impl ConvTranspose {
         require!(&x, self.kernel.check());
         let (x, kernel, bias) = self.options.in_dtype(x, &self.kernel, &self.bias);
         let spatial = kernel.ndim().saturating_sub(2);
-        let kernel = match self.own.transpose_kernel {
-            true => kernel.flip((0..spatial as i32).collect::<Vec<_>>().as_slice()).swapaxes(-1, -2),
-            false => kernel,
+        let kernel = if self.own.transpose_kernel {
+            kernel.flip((0..spatial as i32).collect::<Vec<_>>().as_slice()).swapaxes(-1, -2)
+        } else {
+            kernel
         };
         match in_batches(&x, kernel.ndim(), |x| self.upsampled(x, &kernel)) {
             Ok(y) => with_bias(y, bias),

@@ -125,10 +125,7 @@ impl Einsum {
 
 /// Returns the number of dimensions that the `...` of an operand of this rank stands for.
 fn ellipsis_rank(operand: &str, rank: usize) -> usize {
-    match operand.contains("...") {
-        true => rank.saturating_sub(operand.chars().filter(|c| c.is_alphabetic()).count()),
-        false => 0,
-    }
+    if operand.contains("...") { rank.saturating_sub(operand.chars().filter(|c| c.is_alphabetic()).count()) } else { 0 }
 }
 
 /// Labels the dimensions of an operand: by their letters, and the dimensions of `...` by their distance from its end, because

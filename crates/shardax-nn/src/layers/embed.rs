@@ -1,4 +1,4 @@
-//! The table of embeddings.
+//! Embeddings.
 
 use shardax::lax::DotOptions;
 use shardax::nn::initializers::{self, Distribution, Fan, Initializer};
@@ -9,7 +9,7 @@ use super::compute_dtype;
 use crate::shardings::{sharding_for_dot, sharding_for_rows};
 use crate::{IntoAxisNames, Rngs};
 
-/// A table of vectors, looked up by integers.
+/// A table of vectors that is indexed by integers, for example by tokens.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -39,7 +39,8 @@ pub struct EmbedBuilder {
 }
 
 impl Embed {
-    /// Creates a table of `num_embeddings` vectors of `features` numbers, normal with variance `1 / features`.
+    /// Creates a table of `num_embeddings` vectors of `features` numbers. The numbers are drawn from a normal distribution with
+    /// variance `1 / features`.
     #[track_caller]
     pub fn new(num_embeddings: usize, features: usize, rngs: &mut Rngs) -> Self {
         Embed::builder(num_embeddings, features).build(rngs)
@@ -56,8 +57,8 @@ impl Embed {
         }
     }
 
-    /// Returns the vectors of `indices`, integers of any shape; the result has one axis more. The vector of an index beyond the
-    /// table is NaN.
+    /// Returns the vector of each index. `indices` are integers of any shape, and the result has one more axis. If an index is out
+    /// of bounds, its vector is NaN.
     #[track_caller]
     pub fn forward(&self, indices: impl ArrayLike) -> Array {
         let dtype = compute_dtype(self.dtype, &[&self.embedding]);
@@ -68,8 +69,8 @@ impl Embed {
         }
     }
 
-    /// Returns the dot products of `x`, `[..., features]`, with every vector: the logits, if the table is also the output
-    /// layer.
+    /// Returns the dot products of `x`, `[..., features]`, with every vector. You can use it to compute logits if the table is also
+    /// the output layer.
     #[track_caller]
     pub fn attend(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
@@ -86,7 +87,7 @@ impl EmbedBuilder {
         self
     }
 
-    /// Sets the dtype of the table. Default: the policy's, float32.
+    /// Sets the dtype of the table. Default: the policy's `param_dtype`, which is float32 unless you change it.
     pub fn param_dtype(mut self, dtype: DType) -> Self {
         self.param_dtype = Some(dtype);
         self

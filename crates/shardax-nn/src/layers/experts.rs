@@ -220,7 +220,9 @@ impl<E: Layer> MixtureOfExperts<E> {
 
     /// Chooses the experts of tokens, `[..., tokens, features]`.
     ///
-    /// The groups must divide the experts.
+    /// # Errors
+    /// Returns an error if `x` does not have the features of the router, or if the number of groups does not divide the
+    /// number of experts.
     #[track_caller]
     pub fn choose(&self, x: impl ArrayLike) -> Result<ChosenExperts> {
         let logits = self.router.forward(x);
@@ -334,6 +336,10 @@ impl<E: Layer> MixtureOfExperts<E> {
     /// experts and back.
     ///
     /// The losses count only the rows of this device, so you must average them over the devices.
+    ///
+    /// # Errors
+    /// Returns an error if no enclosing `shard_map` has this axis, if its size does not divide the number of experts,
+    /// or if an expert fails.
     #[track_caller]
     pub fn forward_over(&self, x: impl ArrayLike, axis_name: impl Into<AxisName>) -> Result<Routed> {
         let axis = axis_name.into();

@@ -9,7 +9,9 @@ use crate::Rngs;
 use crate::check::{require, value_error};
 use crate::shardings::sharding_for_product;
 
-/// A linear layer from some dimensions of its input, by default the last ones, to any number of new ones.
+/// A linear layer that replaces several dimensions of its input, by default the last ones, by any number of new dimensions.
+///
+/// For example, attention uses it to project features to heads and back.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -36,7 +38,7 @@ pub struct LinearGeneral {
     options: KernelOptions,
 }
 
-/// The options that only a linear layer over several dimensions has.
+/// The options that a [`LinearGeneral`] has in addition to the options of other layers with kernels.
 #[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LinearGeneralOptions {
@@ -91,7 +93,8 @@ impl LinearGeneralBuilder {
 }
 
 impl LinearGeneral {
-    /// Creates a layer from last dimensions `in_features` to `out_features`. The kernel is LeCun normal, the bias zero.
+    /// Creates a layer that replaces the last dimensions, of sizes `in_features`, by dimensions of sizes `out_features`. The
+    /// kernel is drawn from the LeCun normal distribution, and the bias is zero.
     #[track_caller]
     pub fn new(in_features: impl IntoSizes, out_features: impl IntoSizes, rngs: &mut Rngs) -> Self {
         LinearGeneral::builder(in_features, out_features).build(rngs)
@@ -120,7 +123,7 @@ impl LinearGeneral {
         let contract: Vec<usize> = (batch..batch + inputs).collect();
         let dot = self.dot_options(&x, &kernel, &axis, batch);
         let y = dot.dot_general(&x, &kernel, (&axis, &contract), (&batch_dims, &batch_dims));
-        // Ones stand for the dimensions of `x` that are neither batch nor contracted.
+        // The bias gets a dimension of size 1 for each dimension of `x` that is neither batch nor contracted, so that it broadcasts.
         let bias = bias.map(|bias| {
             let free = x.ndim() - batch - inputs;
             bias.reshape([&self.own.batch_sizes, vec![1; free].as_slice(), &self.own.out_features].concat())

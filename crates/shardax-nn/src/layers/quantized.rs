@@ -51,7 +51,8 @@ pub struct QuantizedLinear {
 impl QuantizedLinear {
     /// Quantizes the weights of a layer to 4 bits; `group_size` inputs share a scale.
     ///
-    /// The number of inputs must be a multiple of the group's size.
+    /// # Errors
+    /// Returns an error if the number of inputs is not a multiple of `group_size`.
     #[track_caller]
     pub fn new(layer: &Linear, group_size: usize) -> Result<Self> {
         Self::of(layer, group_size, DType::I4, 7)
@@ -59,7 +60,8 @@ impl QuantizedLinear {
 
     /// Quantizes the weights of a layer to 8 bits; all inputs share the scale of an output.
     ///
-    /// There must be at least one input.
+    /// # Errors
+    /// Returns an error if the layer has no inputs.
     #[track_caller]
     pub fn int8(layer: &Linear) -> Result<Self> {
         Self::of(layer, layer.kernel.shape().first().copied().unwrap_or(0), DType::I8, 127)

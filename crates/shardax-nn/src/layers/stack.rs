@@ -54,7 +54,10 @@ impl<L: Module> Stack<L> {
         Ok(Stack::around(layers))
     }
 
-    /// Stacks layers. They must have the same structure and shapes.
+    /// Stacks the arrays of these layers along a new first dimension.
+    ///
+    /// # Errors
+    /// Returns an error if there are no layers, or if they differ in structure or shapes.
     #[track_caller]
     pub fn from_layers(layers: &[L]) -> Result<Self> {
         let flats: Vec<Flat> = layers.iter().map(Flat::of).collect();
@@ -125,6 +128,9 @@ impl<L: Module> Stack<L> {
     /// assert_eq!((y.shape(), norms.shape()), (&[2, 8][..], &[4][..]));
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if `f` fails, or if it changes the structure, a dtype or a shape of the carry.
     #[track_caller]
     pub fn scan<C, Y, R>(&self, f: impl Fn(&L, C) -> R, carry: C) -> Result<(C, Y)>
     where
@@ -154,6 +160,9 @@ impl<L: Module> Stack<L> {
     /// assert_eq!((y.shape(), norms.layers.mean.shape()), (&[4, 8][..], &[3, 8][..]));
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if `f` fails, or if it changes the structure, a dtype or a shape of the carry or of a layer.
     #[track_caller]
     pub fn update_each<C, R>(&mut self, f: impl Fn(&mut L, C) -> R, carry: C) -> Result<C>
     where
@@ -193,11 +202,11 @@ impl<L: Layer> Stack<L> {
     pub fn forward(&mut self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         // Only layers with state are outputs of the loop, because each iteration copies its outputs.
-        let y = match has_state(&self.layers) {
-            true => self.update_each(|layer, x: Array| reshard_like(layer.forward(x.clone()), &x), x.clone()),
-            false => self
-                .scan(|layer: &L, x: Array| (reshard_like(layer.clone().forward(x.clone()), &x), ()), x.clone())
-                .map(|(y, ())| y),
+        let y = if has_state(&self.layers) {
+            self.update_each(|layer, x: Array| reshard_like(layer.forward(x.clone()), &x), x.clone())
+        } else {
+            self.scan(|layer: &L, x: Array| (reshard_like(layer.clone().forward(x.clone()), &x), ()), x.clone())
+                .map(|(y, ())| y)
         };
         y.unwrap_or_else(|error| Array::from_error(error, &x))
     }

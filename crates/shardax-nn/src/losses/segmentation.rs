@@ -111,9 +111,10 @@ impl DiceOptions {
             }
             None => loss,
         };
-        let loss = match self.ignore_background && classes > 1 {
-            true => shardax::lax::slice_in_dim(&loss, 1, classes, -1),
-            false => loss,
+        let loss = if self.ignore_background && classes > 1 {
+            shardax::lax::slice_in_dim(&loss, 1, classes, -1)
+        } else {
+            loss
         };
         reduce(loss)
     }
@@ -142,9 +143,10 @@ pub fn dice_loss(predictions: impl ArrayLike, targets: impl ArrayLike) -> Array 
 #[track_caller]
 pub fn binary_dice_loss(predictions: impl ArrayLike, targets: impl ArrayLike) -> Array {
     let (predictions, targets) = (predictions.into_array(), targets.into_array());
-    match predictions.ndim() == targets.ndim() && predictions.shape().last() != Some(&1) {
-        true => dice_loss(predictions.expand_dims(-1), targets.expand_dims(-1)),
-        false => dice_loss(predictions, targets),
+    if predictions.ndim() == targets.ndim() && predictions.shape().last() != Some(&1) {
+        dice_loss(predictions.expand_dims(-1), targets.expand_dims(-1))
+    } else {
+        dice_loss(predictions, targets)
     }
 }
 

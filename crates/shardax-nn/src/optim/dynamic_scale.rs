@@ -87,7 +87,8 @@ impl DynamicScale {
     /// Divides the gradients of a scaled loss, any tree, by the scale. Also returns whether they are finite, and the
     /// scale of the next step.
     ///
-    /// Every number of the scale must be in its range.
+    /// # Errors
+    /// Returns an error if a factor is out of its range, or if an array of the gradients failed.
     #[track_caller]
     pub fn unscale<G: Tree>(&self, grads: G) -> Result<Unscaled<G>> {
         within("DynamicScale", "growth_factor", self.growth_factor, 1.0..f64::INFINITY)?;

@@ -202,6 +202,9 @@ impl LbfgsLinesearch {
 
     /// Returns the updates and the next state. `value_fn` must be a scalar function; `value` and `grad` are its value and
     /// gradient at `params`.
+    ///
+    /// # Errors
+    /// Returns an error if the trees differ in structure, or if `value_fn` fails or does not return a real scalar.
     #[track_caller]
     pub fn update_with<P, F, R>(
         &self,

@@ -112,7 +112,8 @@ struct Line<'a, P, F> {
 impl ScaleByZoomLinesearch {
     /// Returns the state before the first step.
     ///
-    /// Every number must be in its range.
+    /// # Errors
+    /// Returns an error if an option is out of its range.
     #[track_caller]
     pub fn init<P: Tree>(&self, params: &P) -> Result<ZoomLinesearchState<P>> {
         let owner = "scale_by_zoom_linesearch";
@@ -143,6 +144,9 @@ impl ScaleByZoomLinesearch {
 
     /// Returns the updates times the step that was found, and the next state. `value_fn` must be a scalar function; `value`
     /// and `grad` are its value and gradient at `params`.
+    ///
+    /// # Errors
+    /// Returns an error if the trees differ in structure, or if `value_fn` fails or does not return a real scalar.
     #[track_caller]
     pub fn update_with<P, F, R>(
         &self,

@@ -88,12 +88,11 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<LookaheadPara
         let (part, rest) = (self.slow_step_size, 1.0 - self.slow_step_size);
         let slow = tree::map(|distance| where_(&sync, &distance * part, zeros_like(&distance)), distance.clone())?;
         let fast = tree::map2(|u, distance| where_(&sync, &u - distance * rest, &u), updates, distance)?;
-        let fast_state = match self.reset_state {
-            true => {
-                let initial = self.fast_optimizer.init(&params.fast)?;
-                tree::map2(|state, initial| where_(&sync, initial, state), fast_state, initial)?
-            }
-            false => fast_state,
+        let fast_state = if self.reset_state {
+            let initial = self.fast_optimizer.init(&params.fast)?;
+            tree::map2(|state, initial| where_(&sync, initial, state), fast_state, initial)?
+        } else {
+            fast_state
         };
         let steps_since_sync = remainder(state.steps_since_sync + 1, self.sync_period);
         Ok((LookaheadParams { fast, slow }, LookaheadState { fast_state, steps_since_sync }))

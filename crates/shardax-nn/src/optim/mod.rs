@@ -119,14 +119,15 @@ pub trait GradientTransformation<P: Tree>: Tree {
 
 /// Returns `params + updates`. The sum is computed in the promoted dtype, then rounded to the dtypes of `params`.
 ///
-/// Both must have the same structure.
-///
 /// ```
 /// use shardax_nn::prelude::*;
 /// let params = apply_updates(ones([2]), array([0.5f32, -0.5]))?;
 /// assert_eq!(params.to_vec::<f32>()?, [1.5, 0.5]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the trees differ in structure, or if the shapes of two arrays do not broadcast together.
 #[track_caller]
 pub fn apply_updates<P: Tree>(params: P, updates: P) -> Result<P> {
     tree::map2(
@@ -148,6 +149,9 @@ pub fn apply_updates<P: Tree>(params: P, updates: P) -> Result<P> {
 /// assert_eq!(target.to_vec::<f32>()?, [0.25]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the trees differ in structure, or if the shapes of two arrays do not broadcast together.
 #[track_caller]
 pub fn incremental_update<P: Tree>(new_tensors: P, old_tensors: P, step_size: impl ArrayLike) -> Result<P> {
     let step_size = step_size.into_array();
@@ -164,6 +168,10 @@ pub fn incremental_update<P: Tree>(new_tensors: P, old_tensors: P, step_size: im
 /// assert_eq!(target(21)?.to_vec::<f32>()?, [0.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if `update_period` is 0, if the trees differ in structure, or if the shapes of two arrays do not
+/// broadcast together.
 #[track_caller]
 pub fn periodic_update<P: Tree>(
     new_tensors: P,

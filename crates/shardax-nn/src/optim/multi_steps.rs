@@ -142,9 +142,12 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for MultiS
         let MultiStepsState { mini_step, gradient_step, inner_state, acc_grads, .. } = state;
         let mini_steps = safe_increment(&mini_step);
         let mean = tree::map2(
-            |g: Array, acc: Array| match self.use_grad_mean {
-                true => &acc + (g.astype(acc.dtype()) - &acc) / mini_steps.astype(acc.dtype()),
-                false => g.astype(acc.dtype()) + acc,
+            |g: Array, acc: Array| {
+                if self.use_grad_mean {
+                    &acc + (g.astype(acc.dtype()) - &acc) / mini_steps.astype(acc.dtype())
+                } else {
+                    g.astype(acc.dtype()) + acc
+                }
             },
             grads.clone(),
             acc_grads.clone(),

@@ -57,8 +57,6 @@ impl<P: Tree> GradientTransformation<P> for AddNoise {
 /// Clips the gradients of every example to a length of at most `l2_norm_clip`. Each array must be `[batch, …]`. Returns the
 /// sum over the batch, and the number of clipped examples, int32.
 ///
-/// The arrays must have the same batch size.
-///
 /// ```
 /// use shardax_nn::optim::per_example_global_norm_clip;
 /// use shardax_nn::prelude::*;
@@ -68,6 +66,9 @@ impl<P: Tree> GradientTransformation<P> for AddNoise {
 /// assert_eq!(clipped.item::<i32>()?, 1);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if `l2_norm_clip` is negative or not finite, or if the arrays do not have the same batch size.
 #[track_caller]
 pub fn per_example_global_norm_clip<P: Tree>(grads: &P, l2_norm_clip: f64) -> Result<(P, Array)> {
     let name = "per_example_global_norm_clip";

@@ -25,6 +25,9 @@ use crate::shardings::replicated;
 /// assert_eq!(nearest.to_vec::<f32>()?, [1.0, 0.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if an array of the tree failed.
 pub fn projection_non_negative<P: Tree>(tree: &P) -> Result<P> {
     tree::map(|x| relu(x), tree.clone())
 }
@@ -38,6 +41,9 @@ pub fn projection_non_negative<P: Tree>(tree: &P) -> Result<P> {
 /// assert_eq!(nearest.to_vec::<f32>()?, [-1.0, 0.5, 1.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if an array of the tree failed.
 pub fn projection_box<P: Tree>(tree: &P, lower: f64, upper: f64) -> Result<P> {
     tree_utils::clip(tree, lower, upper)
 }
@@ -51,6 +57,9 @@ pub fn projection_box<P: Tree>(tree: &P, lower: f64, upper: f64) -> Result<P> {
 /// assert_eq!(nearest.to_vec::<f32>()?, [0.0, 0.5, 1.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if an array of the tree failed.
 pub fn projection_hypercube<P: Tree>(tree: &P, size: f64) -> Result<P> {
     projection_box(tree, 0.0, size)
 }
@@ -64,6 +73,9 @@ pub fn projection_hypercube<P: Tree>(tree: &P, size: f64) -> Result<P> {
 /// assert_eq!(nearest.to_vec::<f32>()?, [0.25, 0.75, 0.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if an array of the tree failed, or if `size` is out of its range.
 #[track_caller]
 pub fn projection_simplex<P: Tree>(tree: &P, size: f64) -> Result<P> {
     within("projection_simplex", "size", size, f64::MIN_POSITIVE..f64::INFINITY)?;
@@ -93,6 +105,9 @@ pub fn projection_simplex<P: Tree>(tree: &P, size: f64) -> Result<P> {
 /// assert_eq!(nearest.to_vec::<f32>()?, [0.25, -0.75]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if an array of the tree failed, or if `size` is out of its range.
 #[track_caller]
 pub fn projection_l1_sphere<P: Tree>(tree: &P, size: f64) -> Result<P> {
     let projected = projection_simplex(&tree::map(|x| x.abs(), tree.clone())?, size)?;
@@ -108,6 +123,9 @@ pub fn projection_l1_sphere<P: Tree>(tree: &P, size: f64) -> Result<P> {
 /// assert_eq!(nearest.to_vec::<f32>()?, [0.25, -0.5]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if an array of the tree failed, or if `size` is out of its range.
 #[track_caller]
 pub fn projection_l1_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
     let inside = total(tree::leaves(tree).iter().map(|x| x.abs().sum(..))).less_equal(size);
@@ -124,6 +142,9 @@ pub fn projection_l1_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
 /// assert!(allclose(nearest, array([0.6f32, 0.8]), 1e-6, 0.0)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if an array of the tree failed, or if `size` is out of its range.
 pub fn projection_l2_sphere<P: Tree>(tree: &P, size: f64) -> Result<P> {
     scaled_like(size / tree_utils::norm(tree), tree)
 }
@@ -137,6 +158,9 @@ pub fn projection_l2_sphere<P: Tree>(tree: &P, size: f64) -> Result<P> {
 /// assert!(allclose(nearest, array([3.0f32, 4.0]), 1e-6, 0.0)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if an array of the tree failed, or if `size` is out of its range.
 pub fn projection_l2_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
     let square = total(tree::leaves(tree).iter().map(|x| tree_utils::abs_sq(x).sum(..)));
     scaled_like(size / maximum(square, size * size).sqrt(), tree)
@@ -156,6 +180,9 @@ fn scaled_like<P: Tree>(factor: Array, tree: &P) -> Result<P> {
 /// assert_eq!(nearest.to_vec::<f32>()?, [-1.0, 0.5]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if an array of the tree failed, or if `size` is out of its range.
 pub fn projection_linf_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
     projection_box(tree, -size, size)
 }
@@ -169,6 +196,9 @@ pub fn projection_linf_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
 /// assert_eq!(nearest.to_vec::<f32>()?, [3.0, 0.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the trees differ in structure, or if an array failed.
 pub fn projection_vector<P: Tree>(x: &P, a: &P) -> Result<P> {
     scale(vdot(x, a)? / vdot(a, a)?, a)
 }
@@ -182,6 +212,9 @@ pub fn projection_vector<P: Tree>(x: &P, a: &P) -> Result<P> {
 /// assert_eq!(nearest.to_vec::<f32>()?, [1.0, 3.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the trees differ in structure, or if an array failed.
 pub fn projection_hyperplane<P: Tree>(x: &P, a: &P, b: f64) -> Result<P> {
     add_scale(x, (b - vdot(x, a)?) / vdot(a, a)?, a)
 }
@@ -195,6 +228,9 @@ pub fn projection_hyperplane<P: Tree>(x: &P, a: &P, b: f64) -> Result<P> {
 /// assert_eq!(nearest.to_vec::<f32>()?, [1.0, 2.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the trees differ in structure, or if an array failed.
 pub fn projection_halfspace<P: Tree>(x: &P, a: &P, b: f64) -> Result<P> {
     add_scale(x, minimum((b - vdot(x, a)?) / vdot(a, a)?, 0), a)
 }

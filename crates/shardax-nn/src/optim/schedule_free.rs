@@ -69,6 +69,9 @@ pub fn schedule_free<T>(base_optimizer: T, learning_rate: impl Into<Schedule>) -
 /// assert!(allclose(average, array([0.25f32]), 1e-6, 0.0)?); // the iterates are 0.5 and 0
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if `params` does not have the structure of the parameters from which the state was created.
 #[track_caller]
 pub fn schedule_free_eval_params<P: Tree, S>(state: &ScheduleFreeState<P, S>, params: &P) -> Result<P> {
     tree::map2(

@@ -349,6 +349,9 @@ impl<M: Module> Optimizer<M> {
     /// assert_eq!((first.shape(), second.shape(), outputs.shape()), (&[][..], &[][..], &[4, 1][..]));
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the loss fails or is not a real scalar, or if the optimizer fails.
     #[track_caller]
     pub fn minimize<L: Loss>(&mut self, loss: impl Fn(&mut M) -> L) -> Result<L::Value> {
         let (value, grads) = self.value_and_grad(loss)?;
@@ -358,7 +361,9 @@ impl<M: Module> Optimizer<M> {
 
     /// Updates the model and the state in place. If the update fails, both do not change.
     ///
-    /// The gradients must be the gradients of the variables that the optimizer updates.
+    /// # Errors
+    /// Returns an error if the gradients do not have the key paths of the variables that the optimizer updates, or if
+    /// the optimizer fails.
     #[track_caller]
     pub fn update(&mut self, grads: impl Gradients) -> Result<()> {
         let (params, grads) = (self.params(), grads.of(&self.wrt));

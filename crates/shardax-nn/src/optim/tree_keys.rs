@@ -23,9 +23,7 @@ pub fn get_all_with_path<T: Tree>(tree: &T, key: &str) -> Vec<(String, Array)> {
     tree::leaves_with_path(tree).into_iter().filter(|(path, _)| names(path, key)).collect()
 }
 
-/// Returns the array of a tree at or below an entry of this name: a step count, a learning rate.
-///
-/// There must be exactly one; [`get_all_with_path`] can return several.
+/// Returns the array of a tree at or below an entry of this name, for example a step count or a learning rate.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -34,6 +32,9 @@ pub fn get_all_with_path<T: Tree>(tree: &T, key: &str) -> Vec<(String, Array)> {
 /// assert_eq!(tree_utils::get(&state, "count")?.item::<i32>()?, 0);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error unless exactly one array matches. If several can match, use [`get_all_with_path`] instead.
 #[track_caller]
 pub fn get<T: Tree>(tree: &T, key: &str) -> Result<Array> {
     let mut found = get_all_with_path(tree, key);
@@ -55,9 +56,9 @@ fn missing<T: Tree>(tree: &T, key: &str) -> Error {
     Error::new(ErrorKind::Value, message).help("a name is a field, a key of a map or an index, as in these paths")
 }
 
-/// Returns the tree with `value` for each array at or below an entry of this name.
+/// Replaces each array at or below an entry of this name by `value`, and returns the new tree.
 ///
-/// There must be at least one, and the value must have the type of the replaced one; plain numbers are converted.
+/// The value must have the type of the array that it replaces. Plain numbers are converted.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -67,6 +68,9 @@ fn missing<T: Tree>(tree: &T, key: &str) -> Error {
 /// assert_eq!(tree_utils::get(&state, "count")?.item::<i32>()?, 5);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if no array matches, or if the value has another dtype or shape than an array that it replaces.
 #[track_caller]
 pub fn set<T: Tree>(tree: &T, key: &str, value: impl ArrayLike) -> Result<T> {
     let value = value.into_array();

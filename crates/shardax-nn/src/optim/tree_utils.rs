@@ -29,6 +29,9 @@ pub use super::tree_keys::{get, get_all_with_path, set};
 /// assert_eq!([a.to_vec::<f32>()?, b.to_vec::<f32>()?], [[8.0], [12.0]]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the trees differ in structure, or if the shapes of two arrays do not broadcast together.
 pub fn add<P: Tree>(x: &P, y: &P) -> Result<P> {
     tree::map2(|x, y| x + y, x.clone(), y.clone())
 }
@@ -43,6 +46,9 @@ pub fn add<P: Tree>(x: &P, y: &P) -> Result<P> {
 /// assert_eq!([a.to_vec::<f32>()?, b.to_vec::<f32>()?], [[4.0], [4.0]]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the trees differ in structure, or if the shapes of two arrays do not broadcast together.
 pub fn sub<P: Tree>(x: &P, y: &P) -> Result<P> {
     tree::map2(|x, y| x - y, x.clone(), y.clone())
 }
@@ -57,6 +63,9 @@ pub fn sub<P: Tree>(x: &P, y: &P) -> Result<P> {
 /// assert_eq!([a.to_vec::<f32>()?, b.to_vec::<f32>()?], [[12.0], [32.0]]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the trees differ in structure, or if the shapes of two arrays do not broadcast together.
 pub fn mul<P: Tree>(x: &P, y: &P) -> Result<P> {
     tree::map2(|x, y| x * y, x.clone(), y.clone())
 }
@@ -71,6 +80,9 @@ pub fn mul<P: Tree>(x: &P, y: &P) -> Result<P> {
 /// assert_eq!([a.to_vec::<f32>()?, b.to_vec::<f32>()?], [[3.0], [2.0]]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the trees differ in structure, or if the shapes of two arrays do not broadcast together.
 pub fn div<P: Tree>(x: &P, y: &P) -> Result<P> {
     tree::map2(|x, y| x / y, x.clone(), y.clone())
 }
@@ -85,6 +97,9 @@ pub fn div<P: Tree>(x: &P, y: &P) -> Result<P> {
 /// assert_eq!([a.to_vec::<f32>()?, b.to_vec::<f32>()?].concat(), [2.0, 4.0, 6.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if an array of the tree failed.
 pub fn scale<P: Tree>(scalar: impl ArrayLike, x: &P) -> Result<P> {
     let scalar = scalar.into_array();
     tree::map(|x| &scalar * x, x.clone())
@@ -100,6 +115,9 @@ pub fn scale<P: Tree>(scalar: impl ArrayLike, x: &P) -> Result<P> {
 /// assert_eq!([a.to_vec::<f32>()?, b.to_vec::<f32>()?].concat(), [1.5, 3.0, 4.5]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the trees differ in structure, or if the shapes of two arrays do not broadcast together.
 pub fn add_scale<P: Tree>(x: &P, scalar: impl ArrayLike, y: &P) -> Result<P> {
     let scalar = scalar.into_array();
     tree::map2(|x, y| x + &scalar * y, x.clone(), y.clone())
@@ -114,6 +132,9 @@ pub fn add_scale<P: Tree>(x: &P, scalar: impl ArrayLike, y: &P) -> Result<P> {
 /// assert_eq!(vdot(&tree, &tree)?.item::<f32>()?, 14.0);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the trees differ in structure, or if the shapes of two arrays do not broadcast together.
 pub fn vdot<P: Tree>(x: &P, y: &P) -> Result<Array> {
     Ok(total(tree::leaves(&tree::map2(
         |x: Array, y: Array| match x.aval().sharding() {
@@ -156,11 +177,17 @@ pub fn size<P: Tree>(tree: &P) -> usize {
 }
 
 /// Returns the complex conjugates of the leaves.
+///
+/// # Errors
+/// Returns an error if an array of the tree failed.
 pub fn conj<P: Tree>(tree: &P) -> Result<P> {
     tree::map(|x| x.conj(), tree.clone())
 }
 
 /// Returns the real parts of the leaves.
+///
+/// # Errors
+/// Returns an error if an array of the tree failed.
 pub fn real<P: Tree>(tree: &P) -> Result<P> {
     tree::map(|x| x.real(), tree.clone())
 }
@@ -175,6 +202,9 @@ pub fn real<P: Tree>(tree: &P) -> Result<P> {
 /// assert_eq!([a.to_vec::<f32>()?, b.to_vec::<f32>()?].concat(), [0.0, 0.0, 0.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if an array of the tree failed.
 pub fn zeros_like<P: Tree>(tree: &P) -> Result<P> {
     tree::map(|x| shardax::numpy::zeros_like(&x), tree.clone())
 }
@@ -189,6 +219,9 @@ pub fn zeros_like<P: Tree>(tree: &P) -> Result<P> {
 /// assert_eq!([a.to_vec::<f32>()?, b.to_vec::<f32>()?].concat(), [1.0, 1.0, 1.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if an array of the tree failed.
 pub fn ones_like<P: Tree>(tree: &P) -> Result<P> {
     tree::map(|x| shardax::numpy::ones_like(&x), tree.clone())
 }
@@ -203,6 +236,9 @@ pub fn ones_like<P: Tree>(tree: &P) -> Result<P> {
 /// assert_eq!([a.to_vec::<f32>()?, b.to_vec::<f32>()?].concat(), [5.0, 5.0, 5.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if an array of the tree failed.
 pub fn full_like<P: Tree>(tree: &P, value: impl ArrayLike) -> Result<P> {
     let value = value.into_array();
     tree::map(|x| shardax::numpy::full_like(&x, &value), tree.clone())
@@ -218,6 +254,9 @@ pub fn full_like<P: Tree>(tree: &P, value: impl ArrayLike) -> Result<P> {
 /// assert_eq!([a.to_vec::<f32>()?, b.to_vec::<f32>()?].concat(), [1.5, 2.0, 2.5]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if an array of the tree failed.
 pub fn clip<P: Tree>(tree: &P, min: f64, max: f64) -> Result<P> {
     tree::map(|x| x.clip(min, max), tree.clone())
 }
@@ -231,6 +270,9 @@ pub fn clip<P: Tree>(tree: &P, min: f64, max: f64) -> Result<P> {
 /// assert_eq!([w.dtype(), b.dtype()], [DType::Bf16; 2]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if an array of the tree failed.
 pub fn cast<P: Tree>(tree: &P, dtype: Option<DType>) -> Result<P> {
     match dtype {
         Some(dtype) => tree::map(|x| x.astype(dtype), tree.clone()),
@@ -247,6 +289,9 @@ pub fn cast<P: Tree>(tree: &P, dtype: Option<DType>) -> Result<P> {
 /// assert_eq!(x.dtype(), DType::F16);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the trees differ in structure.
 pub fn cast_like<P: Tree>(tree: &P, other: &P) -> Result<P> {
     tree::map2(|x, o| x.astype(o.dtype()), tree.clone(), other.clone())
 }
@@ -292,7 +337,8 @@ fn promote_two(a: DType, b: DType) -> Result<DType> {
 impl MixedDtype {
     /// Returns the dtype of the leaves, or float32 if there are no leaves.
     ///
-    /// `Lowest` and `Highest` fail if the dtypes have no order, as float16 and bfloat16.
+    /// # Errors
+    /// `Lowest` and `Highest` return an error if the dtypes have no order. For example, float16 and bfloat16 have none.
     pub fn dtype<P: Tree>(self, tree: &P) -> Result<DType> {
         let types: Vec<DType> = tree::leaves(tree).iter().map(Array::dtype).collect();
         let mut remaining = types.iter().copied();
@@ -347,10 +393,7 @@ impl NormOptions {
     /// ```
     #[track_caller]
     pub fn norm<P: Tree>(&self, tree: &P) -> Array {
-        match self.squared {
-            true => total(tree::leaves(tree).iter().map(|x| abs_sq(x).sum(..))),
-            false => norm(tree),
-        }
+        if self.squared { total(tree::leaves(tree).iter().map(|x| abs_sq(x).sum(..))) } else { norm(tree) }
     }
 }
 
@@ -363,6 +406,9 @@ impl NormOptions {
 /// assert_eq!(tree_utils::where_(false, &x, &y)?.to_vec::<f32>()?, [3.0, 4.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the trees differ in structure, or if the shapes of two arrays do not broadcast together.
 pub fn where_<P: Tree>(condition: impl ArrayLike, x: &P, y: &P) -> Result<P> {
     let condition = condition.into_array();
     tree::map2(|x, y| shardax::numpy::where_(&condition, x, y), x.clone(), y.clone())
@@ -378,6 +424,9 @@ pub fn where_<P: Tree>(condition: impl ArrayLike, x: &P, y: &P) -> Result<P> {
 /// assert_eq!((a.shape(), b.shape()), (&[2][..], &[3][..]));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if `key` is not a random key, or if an array of the tree is not real or complex.
 pub fn random_like<P: Tree>(key: &Array, tree: &P) -> Result<P> {
     let keys = random::split(key, tree::leaves(tree).len());
     let mut keys = keys.iter();
@@ -399,6 +448,9 @@ pub fn random_like<P: Tree>(key: &Array, tree: &P) -> Result<P> {
 /// assert_eq!(update_moment(&gradient, &mean, 0.5, 1)?.to_vec::<f32>()?, [2.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the trees differ in structure, or if the shapes of two arrays do not broadcast together.
 pub fn update_moment<P: Tree>(updates: &P, moments: &P, decay: f64, order: i32) -> Result<P> {
     tree::map2(
         |g: Array, t: Array| (1.0 - decay) * integer_pow(&g, order) + decay * t,
@@ -416,13 +468,14 @@ pub fn update_moment<P: Tree>(updates: &P, moments: &P, decay: f64, order: i32) 
 /// assert_eq!(update_moment_per_elem_norm(&gradient, &mean, 0.5, 2)?.to_vec::<f32>()?, [5.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the trees differ in structure, or if the shapes of two arrays do not broadcast together.
 pub fn update_moment_per_elem_norm<P: Tree>(updates: &P, moments: &P, decay: f64, order: i32) -> Result<P> {
     tree::map2(
         |g: Array, t: Array| {
-            let power = match g.dtype().is_complex() {
-                true => integer_pow(&abs_sq(&g), order / 2),
-                false => integer_pow(&g, order),
-            };
+            let power =
+                if g.dtype().is_complex() { integer_pow(&abs_sq(&g), order / 2) } else { integer_pow(&g, order) };
             (1.0 - decay) * power + decay * t
         },
         updates.clone(),
@@ -439,6 +492,9 @@ pub fn update_moment_per_elem_norm<P: Tree>(updates: &P, moments: &P, decay: f64
 /// assert_eq!(update_infinity_moment(&gradient, &largest, 0.5, 0.0)?.to_vec::<f32>()?, [3.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the trees differ in structure, or if the shapes of two arrays do not broadcast together.
 pub fn update_infinity_moment<P: Tree>(updates: &P, moments: &P, decay: f64, eps: f64) -> Result<P> {
     tree::map2(|g, t| maximum(g.abs() + eps, decay * t), updates.clone(), moments.clone())
 }
@@ -452,6 +508,9 @@ pub fn update_infinity_moment<P: Tree>(updates: &P, moments: &P, decay: f64, eps
 /// assert_eq!(bias_correction(&mean, 0.5, &array(1))?.to_vec::<f32>()?, [1.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if an array of the tree failed.
 pub fn bias_correction<P: Tree>(moment: &P, decay: f64, count: &Array) -> Result<P> {
     tree::map(
         |t: Array| {

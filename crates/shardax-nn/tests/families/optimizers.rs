@@ -150,10 +150,7 @@ impl Run {
             let centred: Array = remainder(mixed, 251) - 125;
             (centred.astype(DType::F32) / 64).astype(self.dtype).reshape(shape)
         };
-        match self.large {
-            true => (numbers(&[192], 1), numbers(&[256, 160], 0)),
-            false => (numbers(&[6], 1), numbers(&[8, 6], 0)),
-        }
+        if self.large { (numbers(&[192], 1), numbers(&[256, 160], 0)) } else { (numbers(&[6], 1), numbers(&[8, 6], 0)) }
     }
 
     pub fn gradients(self, step: &Array, offset: &Array) -> Result<Params> {

@@ -151,7 +151,7 @@ fn attention_error(q: &[usize], k: &[usize], v: &[usize]) -> String {
 }
 
 #[test]
-fn attention_says_what_does_not_fit() {
+fn attention_rejects_mismatched_shapes() {
     setup();
     for (found, want) in [
         (attention_error(&[2, 3, 4, 8], &[3, 4, 8], &[3, 4, 8]), "same rank"),
@@ -276,7 +276,7 @@ fn blockwise_attention_takes_every_option() -> Result<()> {
 
 /// The calls that programs for NVIDIA GPUs make of cuDNN are JAX's: targets, operands, types, layouts, configurations.
 #[test]
-fn calls_of_cudnn_are_those_of_jax() -> Result<()> {
+fn calls_of_cudnn_equal_jax() -> Result<()> {
     setup();
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../shardax/tests/golden/cudnn.txt");
     let want = std::fs::read_to_string(path).expect("the reference calls");
@@ -393,7 +393,7 @@ fn bf16_zeros(shape: [usize; 4]) -> Array {
 
 /// Attention that cuDNN does not support is an error with the reason, if cuDNN was requested.
 #[test]
-fn what_cudnn_does_not_take_says_why() -> Result<()> {
+fn attention_that_cudnn_does_not_support_is_an_error() -> Result<()> {
     setup();
     fn options() -> AttentionOptions {
         AttentionOptions::new().implementation(Implementation::Cudnn)

@@ -129,7 +129,7 @@ fn weights_are_quantized(
 }
 
 #[test]
-fn what_is_no_kernel_is_an_error() {
+fn fp8_products_reject_invalid_kernels() {
     setup();
     let op = Fp8DotGeneral::new(4);
     let error = op.dot(ones([2, 3]), ones([3, 4]).astype(DType::I32)).check().err().expect("integers").to_string();

@@ -15,7 +15,7 @@ fn rejection<T>(made: Result<T>) -> String {
 }
 
 #[test]
-fn layers_say_what_does_not_fit() {
+fn layers_name_mismatched_shapes_and_options() {
     setup();
     let r = &mut Rngs::new(0);
     let reflected = Conv::builder(2, 3, [9]).padding(ConvPadding::Reflect).build(r);
@@ -75,7 +75,7 @@ fn layers_say_what_does_not_fit() {
 }
 
 #[test]
-fn transformations_say_what_is_out_of_range() {
+fn transformations_name_options_out_of_range() {
     setup();
     let params = LookaheadParams::init_synced(ones([2]));
     let search = scale_by_zoom_linesearch(0);

@@ -132,9 +132,10 @@ impl Client {
         };
         // Host functions are only registered for host memory.
         program.calls_host &= self.inner.is_cpu;
-        let donated = match program.parameters.iter().any(|p| p.donated) {
-            true => program.parameters.iter().map(|p| p.donated).collect(),
-            false => Vec::new(),
+        let donated = if program.parameters.iter().any(|p| p.donated) {
+            program.parameters.iter().map(|p| p.donated).collect()
+        } else {
+            Vec::new()
         };
         // From here on, dropping `executable` releases the loaded program.
         let mut executable = Executable {

@@ -153,7 +153,10 @@ impl CompiledProgram {
         self.outputs.iter().map(|(_, dims)| dims.as_slice())
     }
 
-    /// The program's name.
+    /// Returns the program's name.
+    ///
+    /// # Errors
+    /// Returns an error if the plugin fails.
     pub fn name(&self) -> Result<String> {
         let mut args = ExecutableName { executable: self.raw.as_ptr(), ..Default::default() };
         // SAFETY: the executable is live and owns the text.

@@ -20,10 +20,7 @@ pub fn in_function() -> bool {
 /// Fails inside a function that a program calls, because such a function cannot run programs.
 #[inline]
 pub(crate) fn check_outside() -> Result<()> {
-    match in_function() {
-        false => Ok(()),
-        true => Err(inside()),
-    }
+    if !in_function() { Ok(()) } else { Err(inside()) }
 }
 
 #[cold]

@@ -124,10 +124,8 @@ impl<K: Clone + Eq + Hash> Rendezvous<K> {
                 Some(place) => *place = Some(LentMember::new(arrays)),
             }
             state.working = state.lent.iter().all(Option::is_some);
-            let lent: Vec<LentMember> = match state.working {
-                true => state.lent.iter_mut().filter_map(Option::take).collect(),
-                false => Vec::new(),
-            };
+            let lent: Vec<LentMember> =
+                if state.working { state.lent.iter_mut().filter_map(Option::take).collect() } else { Vec::new() };
             if state.working {
                 // The next rendezvous of these devices is a new one.
                 rendezvous.remove(&key);

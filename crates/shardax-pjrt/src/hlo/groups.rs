@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_gives_the_same_groups() {
+    fn every_form_of_groups_is_read_the_same() {
         let lists = [GroupProto { ids: vec![0, 2] }, GroupProto { ids: vec![1, 3] }];
         let iota = IotaGroupsProto { devices_per_group: 2, reshape_dims: vec![2, 2], transpose_perm: vec![1, 0] };
         let by_axes = MeshGroupsProto { mesh: Some(mesh(&[("x", 2), ("y", 2)], &[])), axes: vec![axis(0)] };

@@ -187,10 +187,8 @@ fn trips(start: i64, increment: i64, limit: i64, direction: &str) -> Option<u64>
     let distance = i128::from(limit) - i128::from(start);
     let increment = i128::from(increment);
     // A loop that counts down is mirrored.
-    let (distance, increment, direction) = match increment > 0 {
-        true => (distance, increment, direction),
-        false => (-distance, -increment, flipped(direction)?),
-    };
+    let (distance, increment, direction) =
+        if increment > 0 { (distance, increment, direction) } else { (-distance, -increment, flipped(direction)?) };
     let count = match direction {
         "LT" => (distance.max(0) + increment - 1) / increment,
         "LE" if distance < 0 => 0,

@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_description_names_what_it_describes() {
+    fn gpu_descriptions_name_the_gpu() {
         for (name, kind) in [("a100", "A100"), ("H100", "H100"), ("h200", "H200"), ("b200", "B200")] {
             let spec = GpuSpec::named(name).unwrap();
             assert_eq!(spec.to_string(), name.to_lowercase());

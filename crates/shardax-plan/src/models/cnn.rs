@@ -23,9 +23,10 @@ const RULES: [(&str, &[&str]); 1] = [("batch", &["data", "fsdp"])];
 
 type State = Optimizer<Cnn>;
 
-/// A step of Adam on images of 32×32 pixels. `data` splits the images.
+/// Plans a step of Adam on images of 32×32 pixels. The mesh axis `data` splits the images.
 ///
-/// The number of devices must divide the number of images.
+/// # Errors
+/// Returns an error if the number of devices does not divide the number of images, or if the step cannot be lowered.
 #[track_caller]
 pub fn cnn(setup: &Setup) -> Result<Plan> {
     let batch = setup.micro_batch.unwrap_or(32 * setup.target.num_devices());

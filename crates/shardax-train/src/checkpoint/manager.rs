@@ -235,7 +235,11 @@ impl CheckpointManager {
         }
     }
 
-    /// Waits for all saves and closes the manager. Dropping it does the same, with errors as warnings.
+    /// Waits for all saves and closes the manager. If you drop the manager instead, it also waits, but prints errors as
+    /// warnings.
+    ///
+    /// # Errors
+    /// Returns the first error of the saves that have not been waited for.
     #[track_caller]
     pub fn close(mut self) -> Result<()> {
         at(self.finish())

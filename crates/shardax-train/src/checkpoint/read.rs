@@ -53,9 +53,10 @@ fn check_size(path: &Path, expected: u64) -> Result<(), Fault> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(damaged(path, "it is missing")),
         Err(error) => return Err(failed("read", path, &error).into()),
     };
-    match bytes == expected {
-        true => Ok(()),
-        false => Err(damaged(path, format!("it has {bytes} bytes, but was written with {expected}"))),
+    if bytes == expected {
+        Ok(())
+    } else {
+        Err(damaged(path, format!("it has {bytes} bytes, but was written with {expected}")))
     }
 }
 

@@ -205,17 +205,13 @@ fn choose<'a>(
         known.insert(path);
     }
     // With a filter, saved arrays that the tree does not have are expected.
-    let extra: Vec<String> = match options.allow_extra || options.filter.is_some() {
-        true => Vec::new(),
-        false => {
-            let saved = manifest.arrays.iter().map(|entry| &entry.path);
-            saved.filter(|path| is_below(path, &options.below) && !known.contains(*path)).cloned().collect()
-        }
+    let extra: Vec<String> = if options.allow_extra || options.filter.is_some() {
+        Vec::new()
+    } else {
+        let saved = manifest.arrays.iter().map(|entry| &entry.path);
+        saved.filter(|path| is_below(path, &options.below) && !known.contains(*path)).cloned().collect()
     };
-    match missing.is_empty() && extra.is_empty() {
-        true => Ok(chosen),
-        false => Err(different_tree(folder, &missing, &extra)),
-    }
+    if missing.is_empty() && extra.is_empty() { Ok(chosen) } else { Err(different_tree(folder, &missing, &extra)) }
 }
 
 /// Returns true if the key path is below this prefix. `.params` is not a prefix of `.params_ema`.

@@ -46,10 +46,7 @@ impl Runs {
             }
         }
         let done = common.contains(&0);
-        let first_offsets = match done {
-            true => (0, 0),
-            false => (offset(from, &low, element), offset(to, &low, element)),
-        };
+        let first_offsets = if done { (0, 0) } else { (offset(from, &low, element), offset(to, &low, element)) };
         let strides = (0..inner).map(|d| (stride(from.shape, d, element), stride(to.shape, d, element))).collect();
         Runs { index: vec![0; inner], shape: common[..inner].to_vec(), strides, first: first_offsets, len, done }
     }

@@ -96,9 +96,10 @@ impl Job {
             }
         };
         self.wait("written")?;
-        let committed = match is_committer {
-            true => self.gather(&temporary).and_then(|indexes| self.commit(&temporary, indexes)),
-            false => Ok(()),
+        let committed = if is_committer {
+            self.gather(&temporary).and_then(|indexes| self.commit(&temporary, indexes))
+        } else {
+            Ok(())
         };
         if committed.is_err() && has_folder {
             drop(fs::remove_dir_all(&temporary));
@@ -109,13 +110,12 @@ impl Job {
         written?;
         reported?;
         committed.and(after)?;
-        match self.path.join(COMMIT).exists() {
-            true => Ok(()),
-            false => {
-                let message =
-                    format!("the checkpoint {} was not written: process 0 or another failed", self.path.display());
-                Err(Error::new(ErrorKind::Runtime, message).help("the error of process 0 states the reason"))
-            }
+        if self.path.join(COMMIT).exists() {
+            Ok(())
+        } else {
+            let message =
+                format!("the checkpoint {} was not written: process 0 or another failed", self.path.display());
+            Err(Error::new(ErrorKind::Runtime, message).help("the error of process 0 states the reason"))
         }
     }
 

@@ -92,7 +92,9 @@ impl Augment {
 
     /// Returns the `number`th variant of an image.
     ///
-    /// The image must be uint8 `[rows, columns, channels]`, and the strength of colours must be finite.
+    /// # Errors
+    /// Returns an error if the image is not uint8 `[rows, columns, channels]`, or if the strength of
+    /// [`color_jitter`](Self::color_jitter) is not finite.
     #[track_caller]
     pub fn image(&self, number: u64, image: &HostArray) -> Result<HostArray> {
         let location = std::panic::Location::caller();

@@ -28,6 +28,9 @@ pub struct Dataset {
 /// assert_eq!((digits.len(), digits.image_shape()), (1797, &[8, 8, 1][..]));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// This function never fails, unless the program is damaged, because the file is part of it.
 pub fn digits() -> Result<Dataset> {
     let packed: &[u8] = include_bytes!("../../../../data/digits.csv.gz");
     Dataset::from_csv(flate2::read::GzDecoder::new(packed), &[8, 8, 1], 16.0)

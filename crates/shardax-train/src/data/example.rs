@@ -21,7 +21,7 @@ pub struct HostArray {
 /// The named arrays of an example, or of a batch.
 pub type Example = BTreeMap<String, HostArray>;
 
-/// Creates a named array of an example. The number of elements must match the shape.
+/// Creates a named array of an example.
 ///
 /// ```
 /// use shardax_train::data::{Example, arrays, field};
@@ -31,6 +31,9 @@ pub type Example = BTreeMap<String, HostArray>;
 /// assert_eq!((x.shape(), y.shape()), (&[3, 2][..], &[3][..]));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the number of elements is not the product of `shape`.
 #[track_caller]
 pub fn field<T: Element>(
     name: impl Into<String>,
@@ -60,7 +63,7 @@ pub fn arrays<const N: usize>(example: &Example, names: [&str; N]) -> Result<[Ar
 }
 
 impl HostArray {
-    /// Creates an array of these elements, whose number must match the shape.
+    /// Creates an array of these elements.
     ///
     /// ```
     /// use shardax_train::data::HostArray;
@@ -68,6 +71,9 @@ impl HostArray {
     /// assert_eq!(x.to_array()?.to_vec::<f32>()?, [1.0, 2.0]);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the number of elements is not the product of `shape`.
     #[track_caller]
     pub fn from_slice<T: Element>(elements: &[T], shape: &[usize]) -> Result<HostArray> {
         let mut bytes = Vec::with_capacity(std::mem::size_of_val(elements));
@@ -78,7 +84,10 @@ impl HostArray {
         HostArray::from_bytes(bytes, T::DTYPE, shape)
     }
 
-    /// Creates an array of bytes in native byte order, whose number must match dtype and shape.
+    /// Creates an array of bytes in native byte order.
+    ///
+    /// # Errors
+    /// Returns an error if the number of bytes does not match `dtype` and `shape`.
     #[track_caller]
     pub fn from_bytes(bytes: Vec<u8>, dtype: DType, shape: &[usize]) -> Result<HostArray> {
         let want = shape.iter().try_fold(dtype.byte_size(), |n, d| n.checked_mul(*d));
@@ -91,7 +100,7 @@ impl HostArray {
         Ok(HostArray { dtype, shape: shape.to_vec(), bytes })
     }
 
-    /// Returns the same elements with another shape, which must have the same number of elements.
+    /// Returns the same elements with another shape.
     ///
     /// ```
     /// use shardax_train::data::HostArray;
@@ -99,6 +108,9 @@ impl HostArray {
     /// assert_eq!(x.reshape(&[2, 2])?.shape(), [2, 2]);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if `shape` has another number of elements.
     #[track_caller]
     pub fn reshape(self, shape: &[usize]) -> Result<HostArray> {
         HostArray::from_bytes(self.bytes, self.dtype, shape)
@@ -119,7 +131,10 @@ impl HostArray {
         &self.bytes
     }
 
-    /// Copies the elements to a vector. `T` must be the dtype.
+    /// Copies the elements to a vector.
+    ///
+    /// # Errors
+    /// Returns an error if `T` is not the type of the elements.
     #[track_caller]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         if T::DTYPE != self.dtype {
@@ -144,6 +159,9 @@ impl HostArray {
     /// processes, the values are the entire array and must be the same on each process. If they are this process's
     /// part, for example of a shared batch, use [`to_array_of_process`](HostArray::to_array_of_process). That does not
     /// communicate, so that a stream's threads can call it.
+    ///
+    /// # Errors
+    /// Returns an error if an array of this shape cannot have the sharding.
     #[track_caller]
     pub fn to_array_on(&self, to: impl Into<Sharding>) -> Result<Array> {
         Array::from_bytes_on(&self.bytes, self.dtype, &self.shape, to)

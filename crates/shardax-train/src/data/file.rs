@@ -72,12 +72,11 @@ pub(crate) fn room(more: u64) -> io::Result<()> {
         return Ok(());
     }
     let free = free_memory();
-    match more <= free {
-        true => Ok(()),
-        false => {
-            let message = format!("{more} bytes do not fit in memory: only {free} bytes are free");
-            Err(io::Error::new(io::ErrorKind::OutOfMemory, message))
-        }
+    if more <= free {
+        Ok(())
+    } else {
+        let message = format!("{more} bytes do not fit in memory: only {free} bytes are free");
+        Err(io::Error::new(io::ErrorKind::OutOfMemory, message))
     }
 }
 
@@ -112,12 +111,11 @@ pub(super) fn unpacked(path: &Path) -> io::Result<(Box<dyn Read>, Option<u64>)> 
     let mut start = Vec::new();
     file.by_ref().take(2).read_to_end(&mut start)?;
     file.rewind()?;
-    Ok(match start == [0x1f, 0x8b] {
-        true => (Box::new(Unpacked { gzip: MultiGzDecoder::new(file), count: 0, limit: COMPRESSION_LIMIT.0 }), None),
-        false => {
-            let len = file.metadata()?.len();
-            (Box::new(file), Some(len))
-        }
+    Ok(if start == [0x1f, 0x8b] {
+        (Box::new(Unpacked { gzip: MultiGzDecoder::new(file), count: 0, limit: COMPRESSION_LIMIT.0 }), None)
+    } else {
+        let len = file.metadata()?.len();
+        (Box::new(file), Some(len))
     })
 }
 
@@ -168,9 +166,10 @@ impl<R: Read> Read for Lines<R> {
         let read = self.inner.read(out)?;
         let last_newline = out[..read].iter().rposition(|b| *b == b'\n');
         self.since = last_newline.map_or(self.since + read, |index| read - index);
-        match self.since > LONGEST_LINE {
-            true => Err(io::Error::new(io::ErrorKind::InvalidData, "a line is longer than 16 MiB")),
-            false => Ok(read),
+        if self.since > LONGEST_LINE {
+            Err(io::Error::new(io::ErrorKind::InvalidData, "a line is longer than 16 MiB"))
+        } else {
+            Ok(read)
         }
     }
 }
@@ -230,10 +229,7 @@ impl Bytes {
     /// # Errors
     /// Returns an error if bytes are left.
     pub fn end(&mut self) -> Result<()> {
-        match self.at_exit()? {
-            true => Ok(()),
-            false => Err(self.wrong("bytes follow that do not belong to it")),
-        }
+        if self.at_exit()? { Ok(()) } else { Err(self.wrong("bytes follow that do not belong to it")) }
     }
 
     fn broken(&self, error: &io::Error) -> Error {

@@ -29,7 +29,8 @@ use super::{Example, HostArray, Source};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// The folder must have a subfolder with an image.
+/// # Errors
+/// Returns an error if the folder cannot be read, or if no subfolder has an image.
 #[track_caller]
 pub fn image_folder(root: impl AsRef<Path>) -> Result<ImageFolder> {
     let location = std::panic::Location::caller();

@@ -17,7 +17,7 @@ pub struct Mix<S> {
 }
 
 impl<S: Stream> Mix<S> {
-    /// Mixes streams by weight. You must pass at least one stream; weights must be finite and not negative, and one must be positive.
+    /// Mixes streams by weight. For each item, `seed` decides from which stream it comes.
     ///
     /// ```
     /// use shardax_train::data::{Mix, Source, Stream};
@@ -29,6 +29,9 @@ impl<S: Stream> Mix<S> {
     /// assert!((900..1100).contains(&ones));
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if a weight is negative or not finite, or if no weight is positive.
     #[track_caller]
     pub fn new(streams: Vec<(S, f64)>, seed: u64) -> Result<Self> {
         let (streams, weights): (Vec<S>, Vec<f64>) = streams.into_iter().unzip();

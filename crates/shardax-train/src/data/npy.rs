@@ -124,10 +124,7 @@ impl Location<'_> {
     /// Reads exactly `count` bytes of the header.
     fn read_header(self, reader: &mut impl Read, offset: usize, count: usize) -> Result<Vec<u8>> {
         let bytes = self.read(reader, offset, count)?;
-        match bytes.len() == count {
-            true => Ok(bytes),
-            false => Err(self.error(offset + bytes.len(), "the header ends")),
-        }
+        if bytes.len() == count { Ok(bytes) } else { Err(self.error(offset + bytes.len(), "the header ends")) }
     }
 }
 

@@ -98,10 +98,7 @@ impl<S: Source> Source for Part<S> {
         self.range.len()
     }
     fn get(&self, i: usize) -> Result<S::Item> {
-        match i < self.len() {
-            true => self.source.get(self.range.start + i),
-            false => Err(no_example(i, self.len())),
-        }
+        if i < self.len() { self.source.get(self.range.start + i) } else { Err(no_example(i, self.len())) }
     }
 }
 
@@ -145,7 +142,10 @@ pub struct InMemory {
 }
 
 impl InMemory {
-    /// Creates a source of the rows of these arrays, which must have the same number of rows.
+    /// Creates a source of the rows of these arrays.
+    ///
+    /// # Errors
+    /// Returns an error if there are no arrays, or if they do not have the same number of rows.
     #[track_caller]
     pub fn new<N: Into<String>>(fields: impl IntoIterator<Item = (N, HostArray)>) -> Result<Self> {
         let fields: Example = fields.into_iter().map(|(name, x)| (name.into(), x)).collect();
@@ -156,7 +156,7 @@ impl InMemory {
             None => {
                 let have: Vec<String> =
                     fields.iter().map(|(name, x)| format!("{name}: {}{:?}", x.dtype(), x.shape())).collect();
-                Err(Error::new(ErrorKind::Value, format!("the arrays have not as many rows: {have:?}"))
+                Err(Error::new(ErrorKind::Value, format!("the arrays must have the same number of rows, got {have:?}"))
                     .help("pass arrays whose first dimension is the number of examples")
                     .at(std::panic::Location::caller()))
             }

@@ -24,7 +24,8 @@ use super::{Example, HostArray, Source};
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// The length must be positive, and the file must have at least one window.
+/// # Errors
+/// Returns an error if `length` is 0, or if the file cannot be read or has fewer than `length + 1` bytes.
 #[track_caller]
 pub fn text_windows(path: impl AsRef<Path>, length: usize) -> Result<TextWindows> {
     let location = std::panic::Location::caller();
@@ -70,9 +71,8 @@ impl Source for TextWindows {
             let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
             file.seek(SeekFrom::Start(offset))
                 .and_then(|_| read_up_to(&mut *file, self.length as u64 + 1))
-                .and_then(|read| match read.len() == self.length + 1 {
-                    true => Ok(read),
-                    false => Err(io::ErrorKind::UnexpectedEof.into()),
+                .and_then(|read| {
+                    if read.len() == self.length + 1 { Ok(read) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
                 })
                 .map_err(|error| wrong(&self.path, offset, format!("a window could not be read: {error}")))?
         };
@@ -100,7 +100,8 @@ fn window(tokens: &[i32]) -> Result<Example> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// The length must be positive, and there must be at least `length + 1` tokens.
+/// # Errors
+/// Returns an error if `length` is 0, or if there are fewer than `length + 1` tokens.
 #[track_caller]
 pub fn token_windows(tokens: Vec<i32>, length: usize) -> Result<TokenWindows> {
     if length == 0 || tokens.len() <= length {

@@ -45,6 +45,9 @@ impl EventFile {
     }
 
     /// Creates a file of this name, in which all events have this time, in seconds since 1970.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be created.
     #[doc(hidden)]
     pub fn at_time(path: impl AsRef<Path>, time: f64) -> Result<Self> {
         EventFile::create(path.as_ref(), Some(time))
@@ -75,6 +78,9 @@ impl EventFile {
     /// # std::fs::remove_dir_all(&folder).ok();
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the picture cannot be compressed, or if the file cannot be written.
     #[track_caller]
     pub fn picture(&mut self, step: u64, name: &str, picture: &Picture) -> Result<()> {
         let location = std::panic::Location::caller();

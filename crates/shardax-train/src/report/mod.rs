@@ -24,9 +24,6 @@ use crate::progress::is_of_machine;
 
 /// Plots each number of some runs by step, in rows of two panels. `test/loss` is drawn in the panel of `loss`.
 ///
-/// # Errors
-/// Returns an error if a curve cannot be drawn.
-///
 /// ```
 /// # use shardax_train::log::Line;
 /// let line = |step: u64, loss: f64| Line { step, values: [("loss".to_owned(), loss)].into() };
@@ -118,6 +115,9 @@ impl Report {
     }
 
     /// Adds curves of some runs, by their names, and a table of their last numbers.
+    ///
+    /// # Errors
+    /// Returns an error if a plot cannot be drawn.
     pub fn curves(mut self, runs: &[(&str, &[Line])]) -> Result<Self> {
         let mut body = "<h2>Curves</h2><div>".to_owned();
         for panel in panels(runs) {
@@ -146,6 +146,9 @@ impl Report {
     /// assert!(report.to_html().contains("data:image/png;base64,"));
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the picture cannot be compressed.
     pub fn picture(mut self, caption: &str, picture: &Picture) -> Result<Self> {
         let png = base64::engine::general_purpose::STANDARD.encode(picture.to_png()?);
         // Pixels stay squares.

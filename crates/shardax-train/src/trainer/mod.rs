@@ -250,7 +250,8 @@ impl<'a, S: Tree> Trainer<'a, S> {
     /// stops it. Returns the last state. By default a run with checkpoints does not return after a notice of preemption
     /// ([`on_preemption`](Self::on_preemption)).
     ///
-    /// Propagates errors of the step, the data and the hooks; the message names the step.
+    /// # Errors
+    /// Returns the first error of the step, the data, a hook, an evaluation or a save. The message names the step.
     #[track_caller]
     pub fn run<D: Stream>(
         self,

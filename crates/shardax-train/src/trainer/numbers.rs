@@ -45,9 +45,10 @@ impl<'a> Numbers<'a> {
     pub fn add(&mut self, metrics: MultiMetric) -> Result<()> {
         // Copied to memory of their own from the first step on: a step's metrics may share a buffer with the state,
         // which the next step donates.
-        self.window = match self.window.is_empty() {
-            true => jit(identity).call(metrics)?,
-            false => jit(merged).call((std::mem::take(&mut self.window), metrics))?,
+        self.window = if self.window.is_empty() {
+            jit(identity).call(metrics)?
+        } else {
+            jit(merged).call((std::mem::take(&mut self.window), metrics))?
         };
         Ok(())
     }

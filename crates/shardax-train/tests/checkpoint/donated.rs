@@ -75,7 +75,7 @@ fn every_checkpoint_is_the_state_of_its_step() -> Result<()> {
 
 /// An array that is deleted while it is saved is saved; one that was is an error of `save` itself.
 #[test]
-fn what_is_deleted_at_once_is_saved() -> Result<()> {
+fn arrays_that_are_deleted_during_a_save_are_saved() -> Result<()> {
     setup();
     let folder = Folder::new();
     let mut checkpoints = CheckpointManager::new(&folder.0, CheckpointManagerOptions::new())?;

@@ -80,7 +80,7 @@ fn a_wrong_byte_is_named() -> Result<()> {
 }
 
 #[test]
-fn what_is_missing_is_named() -> Result<()> {
+fn missing_files_of_checkpoints_are_named() -> Result<()> {
     for (name, want) in [
         (FILE, "device-00000.safetensors is damaged: it is missing"),
         ("manifest.json", "manifest.json is damaged: it is missing"),
@@ -250,7 +250,7 @@ impl Drop for Disk {
 }
 
 #[test]
-fn a_full_disk_is_an_error_and_what_was_saved_stays() -> Result<()> {
+fn a_full_disk_is_an_error_and_keeps_earlier_checkpoints() -> Result<()> {
     setup();
     let Some(disk) = Disk::new("size=8m") else { return Ok(()) };
     let folder = disk.0.join("run");

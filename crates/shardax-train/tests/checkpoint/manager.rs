@@ -73,7 +73,7 @@ fn the_best_are_kept_and_the_last() -> Result<()> {
 }
 
 #[test]
-fn what_was_left_half_written_goes_and_what_others_write_stays() -> Result<()> {
+fn stale_temporary_files_are_removed() -> Result<()> {
     setup();
     let folder = Folder::new();
     fn stale(folder: &Folder) {
@@ -150,7 +150,7 @@ fn the_last_whole_one_is_restored() -> Result<()> {
 }
 
 #[test]
-fn what_is_saved_may_be_given_away_at_once() -> Result<()> {
+fn state_can_be_donated_during_a_save() -> Result<()> {
     setup();
     let folder = Folder::new();
     let mut checkpoints = CheckpointManager::new(&folder.0, Options::new())?;
@@ -204,7 +204,7 @@ fn a_file_with_the_name_of_a_folder_stops_nothing_else() -> Result<()> {
 }
 
 #[test]
-fn several_that_replace_one_checkpoint_leave_one_of_theirs_whole() -> Result<()> {
+fn concurrent_saves_of_one_checkpoint_leave_a_complete_one() -> Result<()> {
     setup();
     let folder = Folder::new();
     let path = folder.join("x");

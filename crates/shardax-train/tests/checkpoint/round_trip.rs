@@ -289,7 +289,7 @@ fn other_dtypes_are_converted_where_nothing_but_precision_is_lost() -> Result<()
 }
 
 #[test]
-fn what_is_beside_the_tree_comes_back() -> Result<()> {
+fn metrics_and_metadata_are_restored() -> Result<()> {
     setup();
     let folder = Folder::new();
     let path = folder.join("beside");

@@ -17,7 +17,7 @@ fn browser() -> Option<PathBuf> {
 
 /// Opened in Chromium: the page that is there after the first was rewritten is drawn, without anything else loaded.
 #[test]
-fn a_browser_shows_the_page_of_a_run_that_goes_on() {
+fn a_browser_shows_the_page_of_a_running_job() {
     let folder = Folder::new();
     let path = folder.join("report.html");
     let mut page = LiveReport::new(&path, "a run").every(Duration::from_secs(1));

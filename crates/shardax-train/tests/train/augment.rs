@@ -46,7 +46,7 @@ fn threads_change_nothing_but_the_time() -> Result<()> {
 }
 
 #[test]
-fn errors_and_panics_of_threads_are_those_of_an_item() -> Result<()> {
+fn errors_and_panics_of_threads_are_returned_for_their_item() -> Result<()> {
     let numbers = (6usize, |i: usize| match i {
         2 => Err(shardax::Error::new(shardax::ErrorKind::Value, "example 2 is damaged")),
         i => Ok(i),
@@ -68,7 +68,7 @@ fn errors_and_panics_of_threads_are_those_of_an_item() -> Result<()> {
 
 /// Each kind of change against what it says, on images small enough to look at.
 #[test]
-fn changes_of_images_are_what_they_say() -> Result<()> {
+fn augmentations_of_small_images() -> Result<()> {
     fn pixels(image: &HostArray) -> Vec<u8> {
         image.bytes().to_vec()
     }

@@ -93,7 +93,7 @@ fn sizes_without_batches_are_errors() -> Result<()> {
 }
 
 #[test]
-fn a_line_that_does_not_fit_is_named() {
+fn malformed_csv_lines_are_named() {
     fn read(text: &str) -> String {
         Dataset::from_csv(text.as_bytes(), &[1, 2, 1], 1.0).unwrap_err().to_string()
     }

@@ -37,7 +37,10 @@ fn idx_files_packed_and_plain() -> Result<()> {
     assert_eq!(idx(folder.write("shorts", idx_bytes(0x0b, &[3], &shorts)))?.to_vec::<i16>()?, [1, -2, 300]);
 
     // Damaged files: each message has the position and what is missing.
-    fails(idx_images(&plain, folder.write("few", idx_bytes(8, &[1], &[7]))), &["not as many rows", "label: uint8[1]"]);
+    fails(
+        idx_images(&plain, folder.write("few", idx_bytes(8, &[1], &[7]))),
+        &["the same number of rows", "label: uint8[1]"],
+    );
     fails(
         idx(folder.write("cut", &bytes_of_file[..20])),
         &["cut is damaged", "at byte 16, 24 bytes of numbers should follow, but 4 do"],
@@ -342,7 +345,7 @@ fn processes_read_different_examples_and_are_at_one_position() -> Result<()> {
 }
 
 #[test]
-fn batches_go_to_devices_and_what_does_not_fit_is_named() -> Result<()> {
+fn batches_are_placed_on_devices_and_ragged_batches_are_errors() -> Result<()> {
     setup();
     let rows = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
     let mut batches = numbers(20).batch(8).map(move |batch| batch["x"].to_array_on(&rows)).prefetch(2);

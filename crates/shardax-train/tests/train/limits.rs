@@ -59,7 +59,7 @@ fn fifo(path: &Path) {
 }
 
 #[test]
-fn what_is_no_regular_file_is_named_and_not_waited_for() {
+fn readers_reject_pipes_and_folders() {
     let folder = Folder::new();
     let pipe = folder.join("class/1.png");
     fifo(&pipe);
@@ -257,9 +257,12 @@ fn with_errors(len: usize, wrong: &'static [usize]) -> impl Stream<Item = Exampl
     fn example(i: usize) -> Result<Example> {
         Ok(Example::from([("x".to_owned(), HostArray::from_slice(&[i as i32], &[])?)]))
     }
-    let get = move |i: usize| match wrong.contains(&i) {
-        true => Err(shardax::Error::new(shardax::ErrorKind::Value, format!("example {i} is damaged"))),
-        false => example(i),
+    let get = move |i: usize| {
+        if wrong.contains(&i) {
+            Err(shardax::Error::new(shardax::ErrorKind::Value, format!("example {i} is damaged")))
+        } else {
+            example(i)
+        }
     };
     (len, get).stream().epochs(1)
 }

@@ -14,7 +14,7 @@ fn values(x: f64) -> BTreeMap<String, f64> {
 }
 
 #[test]
-fn lines_of_later_steps_are_those_of_the_resumed_run() -> Result<()> {
+fn resumed_runs_replace_lines_of_later_steps() -> Result<()> {
     let folder = Folder::new();
     let path = folder.join("deep/metrics.jsonl");
     let mut log = JsonLines::new(&path)?;
@@ -159,7 +159,7 @@ fn a_report_of_a_large_model_is_short_and_in_order() -> Result<()> {
 }
 
 #[test]
-fn pictures_are_png_files_of_what_arrays_hold() -> Result<()> {
+fn pictures_of_arrays_are_png_files() -> Result<()> {
     let folder = Folder::new();
     let grey = Picture::of(&array([[0.0f32, 0.5], [2.0, f32::NAN]]))?;
     assert_eq!(pixels(&grey)?, (2, 2, vec![0, 0, 0, 128, 128, 128, 255, 255, 255, 255, 0, 0]));

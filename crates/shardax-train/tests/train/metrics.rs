@@ -76,7 +76,7 @@ fn a_metric_that_only_some_steps_have_stays() -> Result<()> {
 }
 
 #[test]
-fn what_does_not_belong_together_is_an_error() -> Result<()> {
+fn mismatched_metrics_are_errors() -> Result<()> {
     setup();
     fails(Average::from_sum(zeros([2]), 1).value(), &["an average accepts only scalars, got float32[2]"]);
     fails(Average::masked(zeros([2]), zeros([3])).value(), &["values are float32[2], but the mask is float32[3]"]);
@@ -88,7 +88,7 @@ fn what_does_not_belong_together_is_an_error() -> Result<()> {
 
 /// Ten thousand batches in each dtype are what float64 says, for constants, zeros, large means and large ranges.
 #[test]
-fn metrics_of_many_steps_are_those_of_float64() -> Result<()> {
+fn metrics_of_many_steps_equal_float64() -> Result<()> {
     setup();
     const STEPS: usize = 10_000;
     type Metrics = (Average, Std);

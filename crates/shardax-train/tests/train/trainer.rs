@@ -179,7 +179,7 @@ fn a_run_stops_where_copies_differ() -> Result<()> {
 }
 
 #[test]
-fn a_run_ends_with_its_data_or_where_a_hook_says() -> Result<()> {
+fn a_run_ends_with_its_data_or_at_a_hook() -> Result<()> {
     setup();
     fn step(w: Array, x: Array) -> Result<(Array, MultiMetric)> {
         Ok((w + x, MultiMetric::new().with("loss", Average::of(array(1.0f32)))))
@@ -327,7 +327,7 @@ fn a_parameter_that_is_not_finite_is_named() -> Result<()> {
 
 /// A number may be an array of the state, which the next step donates.
 #[test]
-fn numbers_that_lie_in_a_donated_state_are_logged() -> Result<()> {
+fn numbers_of_a_donated_state_are_logged() -> Result<()> {
     setup();
     let step = jit(|w: Array| w + 1.0).donate_argnums([0]);
     for log_every in [1, 2] {
@@ -401,7 +401,7 @@ fn numbers_are_read_while_the_next_step_is_under_way() -> Result<()> {
 
 /// The numbers that were computed when a run ends are logged: where its data ends, a hook stops it, a step fails.
 #[test]
-fn the_last_numbers_are_logged_however_a_run_ends() -> Result<()> {
+fn the_last_numbers_are_logged_at_every_kind_of_end() -> Result<()> {
     setup();
     let folder = Folder::new();
     fn run(
@@ -412,9 +412,12 @@ fn the_last_numbers_are_logged_however_a_run_ends() -> Result<()> {
         folder: &Folder,
     ) -> Result<(Result<f32>, Vec<(u64, f64)>)> {
         let mut steps_seen = Vec::new();
-        let step = |w: Array, x: Array| match w.item::<f32>()? as u64 + 1 == fault {
-            true => Err(shardax::Error::new(ErrorKind::Value, "no")),
-            false => Ok((&w + x, MultiMetric::new().with("w", Average::of(w + 1.0)))),
+        let step = |w: Array, x: Array| {
+            if w.item::<f32>()? as u64 + 1 == fault {
+                Err(shardax::Error::new(ErrorKind::Value, "no"))
+            } else {
+                Ok((&w + x, MultiMetric::new().with("w", Average::of(w + 1.0))))
+            }
         };
         let mut data = (1usize, |_| Ok(array(1.0f32))).stream().epochs(examples);
         let end = Trainer::new(9)

@@ -51,9 +51,10 @@ impl PlatformRules for Lowering {
     }
 
     fn values_to_materialize(&self, program: &Program) -> Vec<bool> {
-        match self.platform == Platform::Cpu && self.is_local() && !sizes_are_open() {
-            true => cpu::materialize::materialized(program),
-            false => Vec::new(),
+        if self.platform == Platform::Cpu && self.is_local() && !sizes_are_open() {
+            cpu::materialize::materialized(program)
+        } else {
+            Vec::new()
         }
     }
 

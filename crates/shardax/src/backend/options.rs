@@ -52,9 +52,10 @@ fn accelerator_options(platform: Platform, program: &Program) -> Vec<(&'static s
         |program: &Program| program.avals.iter().any(|aval| aval.dtype.is_float() && aval.dtype.is_narrow());
     let mut quantizes = is_narrow(program);
     program.for_each_distinct_eqn(&mut |eqn| quantizes |= eqn.primitive.programs().into_iter().any(is_narrow));
-    match quantizes && quirks::has(platform, "quantizations-left-out") {
-        true => vec![("xla_allow_excess_precision", Value::Bool(false))],
-        false => Vec::new(),
+    if quantizes && quirks::has(platform, "quantizations-left-out") {
+        vec![("xla_allow_excess_precision", Value::Bool(false))]
+    } else {
+        Vec::new()
     }
 }
 

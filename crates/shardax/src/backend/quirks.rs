@@ -131,7 +131,7 @@ const TABLE: &[Quirk] = &[
         plugin: XLA_CPU,
         problem: "eigenvalues and eigenvectors of matrices with infinities and NaN are finite",
         file: "ops/primitive/eigh.rs",
-        test: "eigenvalues_of_what_is_not_finite_are_nan",
+        test: "eigenvalues_of_non_finite_matrices_are_nan",
     },
     Quirk {
         name: "interior-padding-with-cut-edges",

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_outer_trace_depends_on_what_inner_ones_do() {
+    fn outer_traces_have_the_dependences_of_inner_traces() {
         let (inner, outer) = recorded(|| {
             depend_on(Dependence { devices: true, ..Dependence::default() });
             recorded(|| depend_on(Dependence { values: true, ..Dependence::default() })).1

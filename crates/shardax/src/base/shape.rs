@@ -20,6 +20,9 @@ pub fn size(shape: &[usize]) -> usize {
 }
 
 /// Counts `axis` from the front: negative axes count from the end, as in NumPy.
+///
+/// # Errors
+/// Returns an error if `axis` is out of bounds for this rank.
 pub fn normalize_axis(axis: isize, rank: usize) -> Result<usize> {
     let n = if axis < 0 { axis.saturating_add(rank as isize) } else { axis };
     if (0..rank as isize).contains(&n) {

@@ -25,7 +25,9 @@ use crate::transform::jvp;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
-/// Every term of the series must have the structure and the shapes of the arguments; otherwise `jet` fails.
+/// # Errors
+/// Returns an error if a term of the series does not have the structure and the shapes of the arguments, if `f` fails,
+/// or if it cannot be differentiated in forward mode as often as the series has terms.
 #[track_caller]
 pub fn jet<Args: Tree, F: Function<Args, Output: Tree>, A: IntoArgs<Args>>(
     f: F,

@@ -78,7 +78,9 @@ options! {
 /// captures of `func`. The gradient solves the adjoint equation backwards from time to time, so that it needs no memory for
 /// the steps. There is no forward mode.
 ///
-/// `t` must be a vector of floats, and `func` must return the structure and shapes of `y0`; otherwise `odeint` fails.
+/// # Errors
+/// Returns an error if `t` is not a vector of floats, if `func` fails, or if it does not return the structure and shapes of
+/// `y0`.
 #[track_caller]
 pub fn odeint<Y, A, R>(func: impl Fn(Y, Array, A) -> R, y0: Y, t: impl ArrayLike, args: A) -> Result<Y>
 where
@@ -332,10 +334,7 @@ fn interpolant(y0: &Array, y1: &Array, k: &Array, dt: &Array) -> Array {
 
 /// Returns the square of the absolute value.
 fn square(x: &Array) -> Array {
-    match x.dtype().is_complex() {
-        true => real(x).square() + x.imag().square(),
-        false => x.square(),
-    }
+    if x.dtype().is_complex() { real(x).square() + x.imag().square() } else { x.square() }
 }
 
 /// Estimates the size of the first step

@@ -88,16 +88,13 @@ fn check_kernels(name: &str, text: &str) -> Result<()> {
 
 /// Calls a program whose `main` takes and returns the words of random keys.
 fn call_with_words(cx: &mut Lowering, program: &Imported, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-    let words = args.iter().map(|&v| match cx.dtype(v).is_key() {
-        true => expanded(cx, v, |keys| key_data(keys)),
-        false => Ok(v),
-    });
+    let words = args.iter().map(|&v| if cx.dtype(v).is_key() { expanded(cx, v, |keys| key_data(keys)) } else { Ok(v) });
     let words: Vec<Value> = words.collect::<Result<_>>()?;
     let results = cx.call_imported(program, &words, &outs.iter().map(in_program).collect::<Vec<_>>())?;
-    let keys = results.into_iter().zip(outs).map(|(v, out)| match out.dtype.is_key() {
-        true => expanded(cx, v, |words| wrap_key_data(words)),
-        false => Ok(v),
-    });
+    let keys = results
+        .into_iter()
+        .zip(outs)
+        .map(|(v, out)| if out.dtype.is_key() { expanded(cx, v, |words| wrap_key_data(words)) } else { Ok(v) });
     keys.collect()
 }
 
@@ -180,9 +177,10 @@ impl Primitive for CallExported {
         let key = format!("{} {:?}", program.digest, cx.platform);
         let meshes = self.mesh.as_ref().map_or_else(|| Ok(Vec::new()), |mesh| program.text_meshes(mesh))?;
         let foreign = Imported { key: &key, text: &text, meshes: &meshes };
-        let results = match program.keys_are_words {
-            true => call_with_words(cx, &foreign, &args, outs)?,
-            false => cx.call_imported(&foreign, &args, outs)?,
+        let results = if program.keys_are_words {
+            call_with_words(cx, &foreign, &args, outs)?
+        } else {
+            cx.call_imported(&foreign, &args, outs)?
         };
         let results = results.into_iter().enumerate().map(|(i, v)| {
             let sharding = self.mesh.as_ref().and_then(|mesh| program.out_sharding(i, mesh));

@@ -46,15 +46,14 @@ fn spec_json(spec: &Option<PartitionSpec>) -> Value {
     let dims: Value =
         spec.dims().iter().map(|dim| dim.axes().iter().map(|name| json!(name.as_str())).collect::<Value>()).collect();
     // Files written before unreduced axes existed have a plain list.
-    match spec.unreduced_axes().is_empty() && spec.reduced_axes().is_empty() {
-        true => dims,
-        false => {
-            let mut json = json!({ "dims": dims, "unreduced": set_json(spec.unreduced_axes()), "reduced": set_json(spec.reduced_axes()) });
-            if spec.kind() != UnreducedKind::Sum {
-                json["unreduced_kind"] = json!(spec.kind().name());
-            }
-            json
+    if spec.unreduced_axes().is_empty() && spec.reduced_axes().is_empty() {
+        dims
+    } else {
+        let mut json = json!({ "dims": dims, "unreduced": set_json(spec.unreduced_axes()), "reduced": set_json(spec.reduced_axes()) });
+        if spec.kind() != UnreducedKind::Sum {
+            json["unreduced_kind"] = json!(spec.kind().name());
         }
+        json
     }
 }
 
@@ -256,6 +255,9 @@ impl Exchanged {
     }
 
     /// Returns the bytes of the file.
+    ///
+    /// # Errors
+    /// Returns an error if the captured arrays cannot be read, for example because they were deleted.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let version = match self.symbolic.as_deref().map(|symbolic| &symbolic.source) {
             Some(Source::Jax(file)) => return Ok(file.to_vec()),
@@ -273,6 +275,9 @@ impl Exchanged {
     }
 
     /// Reads such a file, or a file of `jax.export`. The latter does not begin with the length of a JSON text.
+    ///
+    /// # Errors
+    /// Returns an error if the bytes are damaged, or have a version that this library cannot read.
     pub fn from_bytes(bytes: &[u8]) -> Result<Exchanged> {
         if bytes.get(8).is_some_and(|&byte| byte != b'{') {
             return super::jax::exchanged(bytes);

@@ -171,6 +171,10 @@ impl ExportOptions {
     }
 
     /// See [`export`].
+    ///
+    /// # Errors
+    /// Returns an error if `f` fails, if it calls host functions, if it uses several meshes, or if its program differs
+    /// between symbolic sizes in more than the sizes.
     #[track_caller]
     pub fn export<Args: Tree, F: Function<Args>>(
         &self,
@@ -200,14 +204,15 @@ impl ExportOptions {
             (program.in_paths, program.out_paths) = (flat.def.paths(), out_def.paths());
             Ok((program, requests))
         };
-        let program = match self.specs.is_empty() {
-            true => trace(flat.leaves.to_vec()).map(|(program, _)| program),
-            false => Symbols::of(&self.specs, &self.constraints).and_then(|symbols| {
+        let program = if self.specs.is_empty() {
+            trace(flat.leaves.to_vec()).map(|(program, _)| program)
+        } else {
+            Symbols::of(&self.specs, &self.constraints).and_then(|symbols| {
                 let sizes = symbols.argument_sizes(&self.specs, &flat)?;
                 symbolic::exported(&symbols, &sizes, &|values| {
                     trace(symbolic::arguments(&flat.leaves, &sizes, values)?)
                 })
-            }),
+            })
         };
         Ok(Exported { program: Arc::new(program.and_then(Exchanged::digested).at_caller()?), types: PhantomData })
     }

@@ -283,9 +283,8 @@ impl Exchanged {
         if self.meshes.is_empty() {
             return Ok(vec![mesh.clone()]);
         }
-        let meshes = self.meshes.iter().map(|axes| match *axes == self.axes {
-            true => Ok(mesh.clone()),
-            false => Mesh::new(mesh.devices().to_vec(), axes.iter().copied()),
+        let meshes = self.meshes.iter().map(|axes| {
+            if *axes == self.axes { Ok(mesh.clone()) } else { Mesh::new(mesh.devices().to_vec(), axes.iter().copied()) }
         });
         meshes.collect()
     }

@@ -233,9 +233,10 @@ fn transform((kind, axes, sizes, norm): &Params, x: &Array) -> Result<Array> {
         _ => sizes.split_at(count - count.min(3)),
     };
     let innermost = Fft { kind: *kind, lengths: inner.into() };
-    let y = match inverse {
-        true => innermost.apply(&transform_outer(&x, FftKind::Ifft, outer, inner.len())),
-        false => transform_outer(&innermost.apply(&x), FftKind::Fft, outer, inner.len()),
+    let y = if inverse {
+        innermost.apply(&transform_outer(&x, FftKind::Ifft, outer, inner.len()))
+    } else {
+        transform_outer(&innermost.apply(&x), FftKind::Fft, outer, inner.len())
     };
     let factor = norm.factor(inverse, sizes.iter().map(|&n| n as f64).product());
     let y = if factor == 1.0 { y } else { y * factor };

@@ -263,9 +263,12 @@ impl<'p> LinearPart<'p> {
         if cts.iter().all(Option::is_none) {
             return Ok(());
         }
-        let operands = eqn.inputs.iter().map(|a| match is_marked(&self.marks, a) {
-            true => Ok(Operand::Linear(self.program.atom_aval(a))),
-            false => self.known.array(a).map(Operand::NonLinear),
+        let operands = eqn.inputs.iter().map(|a| {
+            if is_marked(&self.marks, a) {
+                Ok(Operand::Linear(self.program.atom_aval(a)))
+            } else {
+                self.known.array(a).map(Operand::NonLinear)
+            }
         });
         let operands: Vec<Operand> = operands.collect::<Result<_>>()?;
         let in_cts = eqn.primitive.transpose(&cts, &operands).map_err(|e| e.at(eqn.source))?;

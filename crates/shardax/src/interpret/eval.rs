@@ -12,10 +12,14 @@ impl Env<Array> {
     pub fn array(&self, atom: &Atom) -> Result<Array> {
         match atom {
             Atom::Literal { value, dtype, weak } => Ok(Array::literal(*value, *dtype, *weak)),
-            Atom::Var(var) => self.get(*var).cloned().ok_or_else(|| err!(Runtime, "variable {var:?} has no value")),
+            Atom::Var(var) => self
+                .get(*var)
+                .cloned()
+                .ok_or_else(|| err!(Runtime, "internal error: variable {var:?} has no value; please report this")),
         }
     }
 
+    /// Returns the arrays of these operands.
     pub fn arrays(&self, atoms: &[Atom]) -> Result<Vec<Array>> {
         atoms.iter().map(|a| self.array(a)).collect()
     }

@@ -63,6 +63,9 @@ fn trace_with(
 /// println!("{program}");
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if `f` fails while it is traced.
 pub fn make_program<Args: Tree, F: Function<Args>>(f: F, args: impl IntoArgs<Args>) -> Result<Program> {
     let flat = Flat::from_arguments(&args.into_args());
     Ok(trace_flat(&flat.def, &types_of(&flat)?, &flat_fn(&f))?.0.program)

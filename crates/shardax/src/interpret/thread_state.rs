@@ -28,9 +28,10 @@ pub(crate) fn thread_eval(
                 return env.apply(eqn);
             }
             let args = env.arrays(&eqn.inputs)?;
-            let outs = match nested.is_empty() {
-                true => thread.apply(eqn, &args, state)?,
-                false => thread.apply_nested(eqn, &args, state).map_err(|e| e.at(eqn.source))?,
+            let outs = if nested.is_empty() {
+                thread.apply(eqn, &args, state)?
+            } else {
+                thread.apply_nested(eqn, &args, state).map_err(|e| e.at(eqn.source))?
             };
             for (var, out) in eqn.outputs.iter().zip(outs) {
                 check_usable(&out)?;

@@ -102,9 +102,10 @@ fn slogdet_by_size(x: &Array) -> Vec<Array> {
     let lu = Lu.apply(x);
     let diagonal = lu[0].last_diagonal(0);
     let size = ABS.apply(&diagonal);
-    let signs = match x.dtype().is_complex() {
-        true => where_(size.equal(0), 0, &diagonal / size.astype(x.dtype())),
-        false => SIGN.apply(&diagonal),
+    let signs = if x.dtype().is_complex() {
+        where_(size.equal(0), 0, &diagonal / size.astype(x.dtype()))
+    } else {
+        SIGN.apply(&diagonal)
     };
     vec![signs.prod(-1) * parity(&lu[1], x.dtype()), LOG.apply(&size).sum(-1)]
 }

@@ -53,6 +53,9 @@ pub fn eig(a: impl ArrayLike) -> Result<(Array, Array)> {
 /// assert!(allclose(w.real().sort(-1), array([2.0f32, 3.0]), 1e-6, 1e-6)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if `a` is not an array of square matrices of numbers.
 #[track_caller]
 pub fn eigvals(a: impl ArrayLike) -> Result<Array> {
     at_caller(|| {
@@ -96,10 +99,7 @@ fn decompose(a: &Array) -> Result<(Array, Array)> {
             let (t, z) = if is_real { triangular_of_real(&t, &z)? } else { (t, z) };
             let v = normalize_columns(&product(&z, &triangular_eigenvectors(&t, &w)?));
             // A real eigenvalue of a real matrix has a real eigenvector; rounding errors would make it complex.
-            let v = match is_real {
-                true => where_(w.imag().equal(0).expand_dims(0), v.real().astype(v.dtype()), &v),
-                false => v,
-            };
+            let v = if is_real { where_(w.imag().equal(0).expand_dims(0), v.real().astype(v.dtype()), &v) } else { v };
             Ok(vec![w, v])
         })
     });

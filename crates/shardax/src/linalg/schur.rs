@@ -156,10 +156,7 @@ pub(crate) fn schur(a: &Array) -> Result<(Array, Array)> {
     let (t, z, k, ..) = while_loop(is_unfinished, step, (h, z, end, Array::from(0i32), Array::from(0i32)))?;
     let failed = k.greater(0);
     let t = where_(&failed, f64::NAN, t).astype(a.dtype());
-    match is_complex {
-        true => Ok((upper(&t, 0), z)),
-        false => standard_blocks(t, z),
-    }
+    if is_complex { Ok((upper(&t, 0), z)) } else { standard_blocks(t, z) }
 }
 
 /// Returns `true` for each row of a Hessenberg matrix that is coupled to the row before it: the element left of the diagonal
@@ -184,13 +181,12 @@ fn decouple(h: &Array, coupled: &Array) -> Array {
 /// Returns the last row of the last block that is not finished, or 0. A finished block of a complex matrix has one row; a
 /// finished block of a real matrix has one or two.
 fn last_unfinished_row(coupled: &Array, index: &Array, is_complex: bool) -> Array {
-    let unfinished = match is_complex {
-        true => coupled.clone(),
-        false => {
-            let zero = Array::literal(Scalar::Int(0), DType::I32, false);
-            let previous = lax::pad(&convert(coupled, DType::I32, false), &zero, &[(1, 0, 0)]);
-            coupled & lax::slice_in_dim(&previous, 0, coupled.shape()[0], 0).greater(0)
-        }
+    let unfinished = if is_complex {
+        coupled.clone()
+    } else {
+        let zero = Array::literal(Scalar::Int(0), DType::I32, false);
+        let previous = lax::pad(&convert(coupled, DType::I32, false), &zero, &[(1, 0, 0)]);
+        coupled & lax::slice_in_dim(&previous, 0, coupled.shape()[0], 0).greater(0)
     };
     where_(unfinished, index, 0).max(..)
 }

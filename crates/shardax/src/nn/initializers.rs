@@ -339,9 +339,10 @@ fn delta(key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
     }
     widths.extend([(0, 0); 2]);
     let kernel = matrix.reshape([vec![1; rank - 2], shape[rank - 2..].to_vec()].concat());
-    match shape.contains(&0) {
-        true => Ok(crate::ops::numpy::filled(shape, Scalar::Int(0), dtype)),
-        false => Ok(crate::ops::numpy::pad(kernel, widths, crate::ops::numpy::PadMode::Constant(0.0))),
+    if shape.contains(&0) {
+        Ok(crate::ops::numpy::filled(shape, Scalar::Int(0), dtype))
+    } else {
+        Ok(crate::ops::numpy::pad(kernel, widths, crate::ops::numpy::PadMode::Constant(0.0)))
     }
 }
 

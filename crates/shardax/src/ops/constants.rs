@@ -76,10 +76,9 @@ pub(crate) fn constant_array(
     program: impl FnOnce() -> Result<Array, Error>,
 ) -> Array {
     let _line = source::enter();
-    let array = aval.byte_size().and_then(|size| match is_tracing() {
-        true => program(),
-        false => filled_on_host(aval, size, fill, program),
-    });
+    let array = aval
+        .byte_size()
+        .and_then(|size| if is_tracing() { program() } else { filled_on_host(aval, size, fill, program) });
     Array::from_result(array, &Array::literal(Scalar::Int(0), aval.dtype, aval.weak))
 }
 
@@ -249,9 +248,10 @@ pub fn ones_like(x: impl ArrayLike) -> Array {
 /// The type of an array that is made like this one. Where all axes are manual, it is equal on all devices.
 fn like(x: &Array) -> Aval {
     let aval = x.aval();
-    match aval.sharding().is_some_and(|typed| typed.mesh().is_all(AxisType::Manual)) {
-        true => aval.with_sharding(None),
-        false => aval,
+    if aval.sharding().is_some_and(|typed| typed.mesh().is_all(AxisType::Manual)) {
+        aval.with_sharding(None)
+    } else {
+        aval
     }
 }
 

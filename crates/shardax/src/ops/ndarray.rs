@@ -16,6 +16,9 @@ impl Array {
     /// assert_eq!(x.to_vec::<f32>()?, [1.0, 3.0, 2.0, 4.0]);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the default device cannot be used.
     pub fn from_ndarray<S, D>(values: &ArrayBase<S, D>) -> Result<Array>
     where
         S: Data,

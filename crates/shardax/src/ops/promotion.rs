@@ -75,9 +75,10 @@ pub(crate) fn promote_args_of(_name: &str, args: &[&Array]) -> Result<Vec<Array>
 pub(crate) fn promote_factors(name: &str, x: &Array, y: &Array) -> Result<Vec<Array>> {
     x.check()?;
     y.check()?;
-    match x.dtype().is_float8() && y.dtype().is_float8() {
-        true => Ok(vec![x.clone(), y.clone()]),
-        false => promote_args_of(name, &[x, y]),
+    if x.dtype().is_float8() && y.dtype().is_float8() {
+        Ok(vec![x.clone(), y.clone()])
+    } else {
+        promote_args_of(name, &[x, y])
     }
 }
 
@@ -130,9 +131,12 @@ pub(crate) fn broadcast_any_ranks(name: &str, args: &[Array]) -> Result<Vec<Arra
     // devices.
     let vma = args.iter().fold(AxisSet::default(), |axes, a| axes.union(&a.vma()));
     let split = common_sharding(args, &shape);
-    let broadcast = args.iter().map(|a| match a.ndim() == 0 || a.shape() == shape.as_slice() {
-        true => a.clone(),
-        false => broadcast_sharded(&a.varying_over(&vma), &shape, split.as_ref()),
+    let broadcast = args.iter().map(|a| {
+        if a.ndim() == 0 || a.shape() == shape.as_slice() {
+            a.clone()
+        } else {
+            broadcast_sharded(&a.varying_over(&vma), &shape, split.as_ref())
+        }
     });
     Ok(broadcast.collect())
 }

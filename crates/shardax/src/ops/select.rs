@@ -8,7 +8,8 @@ use crate::core::array::Array;
 use crate::dtype::DType;
 use crate::source;
 
-/// Returns `x` where `condition` is true, else `y`; broadcast and promoted.
+/// Chooses elements from `x` where `condition` is true, and otherwise from `y`. The three arrays broadcast together, and `x` and
+/// `y` are promoted to one dtype.
 ///
 /// Both `x` and `y` are computed for all elements. If the derivative of the value that is not selected is infinite or NaN,
 /// the gradient is NaN. Therefore you should also replace the argument of such a function, here by 1:

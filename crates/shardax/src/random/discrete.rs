@@ -316,9 +316,10 @@ impl PermutationOptions {
                 let args = [key.clone(), x.clone()];
                 composite1("permutation_axis", (axis, self.independent), &args, |(axis, independent), args| {
                     let (key, x) = (&args[0], &args[1]);
-                    Ok(vec![match *independent || x.ndim() == 1 {
-                        true => sort_randomly(key, x, *axis),
-                        false => x.take(permutation_traced(key, x.shape()[*axis]), *axis as i32),
+                    Ok(vec![if *independent || x.ndim() == 1 {
+                        sort_randomly(key, x, *axis)
+                    } else {
+                        x.take(permutation_traced(key, x.shape()[*axis]), *axis as i32)
                     }])
                 })
             },
@@ -506,9 +507,10 @@ impl ChoiceOptions {
         }
         let drawn = composite1("choice", (n, shape.clone(), replace), &args, |(n, shape, replace), args| {
             let p = args.get(1);
-            Ok(vec![match replace {
-                true => draw_with_replacement(&args[0], *n, shape, p)?,
-                false => draw_without_replacement(&args[0], *n, shape, p)?,
+            Ok(vec![if *replace {
+                draw_with_replacement(&args[0], *n, shape, p)?
+            } else {
+                draw_without_replacement(&args[0], *n, shape, p)?
             }])
         })?;
         let Some(a) = a.array() else { return Ok(drawn) };

@@ -91,10 +91,7 @@ fn samples(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
     custom_jvp(draw)
         .defjvp(move |(key, alpha): (Array, Array), (_, dalpha): (Array, Array)| -> Result<(Array, Array)> {
             let y = draw(key, alpha.clone())?;
-            let slope = match log_space {
-                false => RANDOM_GAMMA_GRAD.apply(&[alpha, y.clone()]),
-                true => log_slope(&alpha, &y)?,
-            };
+            let slope = if !log_space { RANDOM_GAMMA_GRAD.apply(&[alpha, y.clone()]) } else { log_slope(&alpha, &y)? };
             Ok((y, dalpha * slope))
         })
         .apply((key.clone(), alpha.clone()))

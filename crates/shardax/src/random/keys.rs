@@ -199,10 +199,7 @@ fn check_keys(name: &str, keys: &Array) -> Result<()> {
 /// Fails unless `key` is one key.
 pub(super) fn check_key(name: &str, key: &Array) -> Result<()> {
     check_keys(name, key)?;
-    let shape = match key.dtype().is_key() {
-        true => key.shape(),
-        false => &key.shape()[..key.ndim() - 1],
-    };
+    let shape = if key.dtype().is_key() { key.shape() } else { &key.shape()[..key.ndim() - 1] };
     if shape.is_empty() {
         return Ok(());
     }

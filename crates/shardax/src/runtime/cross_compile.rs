@@ -82,9 +82,10 @@ impl Request {
             Place::Single(_) => Place::Single(topology.devices().swap_remove(0)),
             Place::Mesh(mesh) => {
                 let shape: Vec<usize> = mesh.axes().iter().map(|(_, size)| *size).collect();
-                let devices = match count == available {
-                    true => topology.ordered(&shape)?,
-                    false => topology.devices().into_iter().take(count).collect(),
+                let devices = if count == available {
+                    topology.ordered(&shape)?
+                } else {
+                    topology.devices().into_iter().take(count).collect()
                 };
                 let moved = Mesh::new(devices, mesh.axes().to_vec())?;
                 Place::Mesh(moved.with_axis_types(mesh.axis_types().to_vec())?)

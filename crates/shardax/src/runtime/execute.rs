@@ -179,10 +179,7 @@ impl LoadedProgram {
         launched.or_else(|error| {
             // XLA's error for a deleted argument would not contain the name that the user knows.
             args.iter().try_for_each(|arg| arg.borrow().check_alive())?;
-            Err(match self.executable.client().is_broken() {
-                true => error.help(NEW_CLIENT_HELP),
-                false => error,
-            })
+            Err(if self.executable.client().is_broken() { error.help(NEW_CLIENT_HELP) } else { error })
         })?;
         if !self.retained.is_empty() {
             self.keep_until_done(&outs)?;
@@ -295,9 +292,6 @@ impl LoadedProgram {
 /// Waits until all programs that call host functions have ended. This includes callbacks and debug prints, ordered or
 /// not, and programs without results.
 ///
-/// Returns the first error of a host function since the last call. Inside of a host function, it always returns an
-/// error.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// let seen = std::sync::Arc::new(std::sync::atomic::AtomicI32::new(0));
@@ -314,6 +308,10 @@ impl LoadedProgram {
 /// assert_eq!(seen.load(std::sync::atomic::Ordering::Relaxed), 6);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns the first error of a host function since the last call of `effects_barrier`. Inside of a host function it
+/// always returns an error, because the program would wait for itself.
 #[track_caller]
 pub fn effects_barrier() -> Result<()> {
     match latest() {

@@ -113,16 +113,13 @@ pub(crate) fn run_shared_with_aux<S: Send + Sync + 'static>(
     // Both variables extend the lifetime of the callable beyond the match.
     let private;
     let cached;
-    let callable = match identity.is_none() || is_jit_disabled() {
-        true => {
-            private = build(name, flat, &erased, Request::load_cached)?;
-            &private
-        }
-        false => {
-            let cache = dispatch::shared(identity, (name, options));
-            cached = cache.find(name, flat, &|flat| build(name, flat, &erased, Request::load))?;
-            &cached.callable
-        }
+    let callable = if identity.is_none() || is_jit_disabled() {
+        private = build(name, flat, &erased, Request::load_cached)?;
+        &private
+    } else {
+        let cache = dispatch::shared(identity, (name, options));
+        cached = cache.find(name, flat, &|flat| build(name, flat, &erased, Request::load))?;
+        &cached.callable
     };
     let out = Flat { leaves: callable.call(flat)?, def: callable.convention.out_def.clone() };
     let aux = callable.aux.clone().and_then(|aux| aux.downcast().ok());

@@ -34,9 +34,10 @@ impl InnerTrace {
     /// Returns `true` if the trace is valid for a call. Another mesh with the same axes needs another trace only if the
     /// function asked for its devices.
     fn serves(&self, key: &InnerKey) -> bool {
-        let same_mesh = match self.dependence.devices {
-            true => self.key.mesh == key.mesh,
-            false => self.key.mesh.as_ref().map(Mesh::abstract_mesh) == key.mesh.as_ref().map(Mesh::abstract_mesh),
+        let same_mesh = if self.dependence.devices {
+            self.key.mesh == key.mesh
+        } else {
+            self.key.mesh.as_ref().map(Mesh::abstract_mesh) == key.mesh.as_ref().map(Mesh::abstract_mesh)
         };
         same_mesh && self.key.call == key.call
     }

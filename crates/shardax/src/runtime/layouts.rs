@@ -44,20 +44,18 @@ pub(crate) fn check(sharding: &Sharding, shape: &[usize]) -> Result<()> {
     let platform = devices.first().map_or(Platform::Other, |device| Platform::named(device.platform()));
     check_platform(known.get(), platform)?;
     check_memory(known.get(), sharding.kind(), platform)?;
-    match sharding.is_fully_addressable() {
-        true => Ok(()),
-        false => Err(over_processes(known.get())),
-    }
+    if sharding.is_fully_addressable() { Ok(()) } else { Err(over_processes(known.get())) }
 }
 
 /// The CPU plugin (xla-cpu-pjrt 0.0.1) copies to another memory as if the layout were row-major.
 fn check_memory(layout: &dyn std::fmt::Display, kind: Option<MemoryKind>, platform: Platform) -> Result<()> {
-    match platform == Platform::Cpu && !MemoryKind::is_default(kind) {
-        true => Err(platform.lacks(
+    if platform == Platform::Cpu && !MemoryKind::is_default(kind) {
+        Err(platform.lacks(
             &format!("a layout in other memory than the device's, {layout},"),
             "leave out the layout, or the memory kind",
-        )),
-        false => Ok(()),
+        ))
+    } else {
+        Ok(())
     }
 }
 
@@ -78,12 +76,13 @@ fn modes(requested: Vec<Option<RequestedLayout>>, platform: Platform) -> Vec<Opt
 
 /// CPU memory is read in place, so tiled layouts are not supported.
 fn check_platform(layout: &Layout, platform: Platform) -> Result<()> {
-    match platform == Platform::Cpu && !layout.tiling().is_empty() {
-        true => Err(platform.lacks(
+    if platform == Platform::Cpu && !layout.tiling().is_empty() {
+        Err(platform.lacks(
             &format!("a layout with tiles, {layout},"),
             "leave the tiles out: `Layout::new(major_to_minor)`; programs for TPUs take them",
-        )),
-        false => Ok(()),
+        ))
+    } else {
+        Ok(())
     }
 }
 
@@ -188,9 +187,8 @@ impl Request {
         if constrained.is_empty() {
             return list((0..self.program.outputs.len()).map(|i| self.out_layouts.get(i).copied().flatten()));
         }
-        list(constrained.into_iter().enumerate().map(|(i, constrained)| match constrained {
-            true => Some(RequestedLayout::Auto),
-            false => self.out_layouts.get(i).copied().flatten(),
+        list(constrained.into_iter().enumerate().map(|(i, constrained)| {
+            if constrained { Some(RequestedLayout::Auto) } else { self.out_layouts.get(i).copied().flatten() }
         }))
     }
 
@@ -337,10 +335,7 @@ fn layout_text(requested: Option<RequestedLayout>) -> String {
 
 /// Collects the list, or an empty list if there are no requests.
 fn list(requests: impl Iterator<Item = Option<RequestedLayout>> + Clone) -> Vec<Option<RequestedLayout>> {
-    match requests.clone().any(|requests| requests.is_some()) {
-        true => requests.collect(),
-        false => Vec::new(),
-    }
+    if requests.clone().any(|requests| requests.is_some()) { requests.collect() } else { Vec::new() }
 }
 
 /// Marks the results whose layout a constraint sets; empty if there are none.

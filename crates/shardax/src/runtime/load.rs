@@ -350,9 +350,10 @@ impl Request {
         // Host functions have numbers that are valid only in this process, so such a program is not stored on disk.
         let calls_host = !self.retained().is_empty();
         let Some(processes) = multi_process::processes_of(devices) else {
-            let executable = match calls_host {
-                true => client.compile(text, options, signature),
-                false => disk_cache::load_or_compile(client, text, plain, options, signature),
+            let executable = if calls_host {
+                client.compile(text, options, signature)
+            } else {
+                disk_cache::load_or_compile(client, text, plain, options, signature)
             };
             return Ok(executable.map(|executable| (executable, None)));
         };
@@ -475,9 +476,10 @@ impl Request {
             num_partitions: device_ids.len(),
             device_ids,
             use_shardy: spmd,
-            propagate_to_outputs: match spmd {
-                true => self.out_shardings.iter().map(Option::is_none).collect(),
-                false => Vec::new(),
+            propagate_to_outputs: if spmd {
+                self.out_shardings.iter().map(Option::is_none).collect()
+            } else {
+                Vec::new()
             },
             ..Default::default()
         }

@@ -80,9 +80,10 @@ fn from_local(sharding: &Sharding, local: &Array, requested: &[Option<usize>]) -
         let within: Index = index
             .iter()
             .enumerate()
-            .map(|(dim, range)| match have[dim] == global[dim] {
-                true => range.clone(),
-                false => {
+            .map(|(dim, range)| {
+                if have[dim] == global[dim] {
+                    range.clone()
+                } else {
                     let rank = starts[dim].iter().position(|start| *start == range.start).unwrap_or(0);
                     rank * part[dim]..(rank + 1) * part[dim]
                 }

@@ -63,13 +63,14 @@ impl Request {
     pub fn memory(&self) -> Memory {
         let or_device =
             |kinds: Vec<Option<MemoryKind>>| kinds.iter().map(|k| k.unwrap_or(MemoryKind::DEVICE)).collect();
-        match self.uses_other_memory() {
-            true => Memory {
+        if self.uses_other_memory() {
+            Memory {
                 inputs: or_device(self.in_kinds()),
                 outputs: or_device(self.result_kinds()),
                 asked: self.out_kinds.clone(),
-            },
-            false => Memory::default(),
+            }
+        } else {
+            Memory::default()
         }
     }
 
@@ -179,7 +180,7 @@ mod tests {
 
     /// A sharding always has the actual memory kind, whether `device_put` or a program placed the array.
     #[test]
-    fn arrays_lie_where_their_shardings_say() -> Result<()> {
+    fn shardings_have_the_actual_memory_kind() -> Result<()> {
         let device = &local_devices()?[0];
         let on_device = SingleDeviceSharding::new(device);
         let host = on_device.with_memory_kind("pinned_host");

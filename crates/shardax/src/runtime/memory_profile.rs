@@ -191,6 +191,9 @@ fn profile() -> Profile {
 /// # drop(x);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the profile cannot be compressed.
 #[track_caller]
 pub fn device_memory_profile() -> Result<Vec<u8>> {
     let mut packed = GzEncoder::new(Vec::new(), Compression::default());

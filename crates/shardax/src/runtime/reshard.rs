@@ -62,9 +62,10 @@ pub(crate) fn reshard(array: &Concrete, want: &Sharding) -> Result<Buffers> {
 pub(crate) fn begin(array: &Concrete, want: &Sharding) -> Result<()> {
     let have = &array.sharding;
     let is_plain = have.layout().is_none() && want.layout().is_none() && have.unreduced() == want.unreduced();
-    match is_plain && have.is_fully_addressable() && want.is_fully_addressable() {
-        true => transfer::begin_reshard(array, want),
-        false => Ok(()),
+    if is_plain && have.is_fully_addressable() && want.is_fully_addressable() {
+        transfer::begin_reshard(array, want)
+    } else {
+        Ok(())
     }
 }
 

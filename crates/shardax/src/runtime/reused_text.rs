@@ -1,4 +1,5 @@
-//! The text of an equal program that was compiled for other devices: a function is lowered once for all devices of a platform.
+//! Reuse of lowered text. If an equal program was compiled for other devices of the platform, its text is used again, so that a
+//! function is lowered only once for all devices.
 
 use std::sync::Arc;
 
@@ -12,13 +13,13 @@ use crate::sharding::Sharding;
 const MAX_KEPT_TEXT: usize = 1 << 20;
 
 impl Request {
-    /// The text to keep with the compiled program. A program with host functions is not kept, because its text has their
-    /// numbers.
+    /// Returns the text to keep with the compiled program. The text of a program with host functions is not kept, because it
+    /// contains their numbers.
     pub(super) fn kept_text(&self, text: String) -> Option<Arc<str>> {
         (text.len() <= MAX_KEPT_TEXT && self.retained().is_empty()).then(|| text.into())
     }
 
-    /// The text of an equal program on other devices, if one is loaded.
+    /// Returns the text of an equal program on other devices, if such a program is loaded.
     pub(super) fn text_of_other_devices(&self) -> Option<Arc<str>> {
         if self.names_devices() {
             return None;
@@ -26,6 +27,7 @@ impl Request {
         all_alive().iter().find_map(|loaded| self.text_of(loaded))
     }
 
+    /// Returns the text of a loaded program if it is equal to this one except for its devices.
     fn text_of(&self, loaded: &LoadedProgram) -> Option<Arc<str>> {
         let (other, text) = (loaded.request.as_ref()?, loaded.text.as_ref()?);
         // Programs are compared last, because they are long.
@@ -36,14 +38,14 @@ impl Request {
         (is_similar && self.on_devices_of(&other.place)? == *other).then(|| text.clone())
     }
 
-    /// The request with the devices of this place; `None` if the place has other axes.
+    /// Returns this request for the devices of another place, or `None` if that place has other axes.
     fn on_devices_of(&self, place: &Place) -> Option<Request> {
         let mesh = match (&self.place, place) {
             (Place::Single(_), Place::Single(_)) => None,
             (Place::Mesh(have), Place::Mesh(want)) if have.abstract_mesh() == want.abstract_mesh() => Some(want),
             _ => return None,
         };
-        let moved = |sharding: &Sharding| match (mesh, sharding) {
+        let on_other_devices = |sharding: &Sharding| match (mesh, sharding) {
             (Some(mesh), Sharding::Named(named)) => named.on_devices_of(mesh).into(),
             (_, sharding) => place.replicated().in_memory(sharding.kind()).in_layout(sharding.layout()),
         };
@@ -53,7 +55,7 @@ impl Request {
         });
         Some(Request {
             place: place.clone(),
-            in_shardings: self.in_shardings.iter().map(moved).collect(),
+            in_shardings: self.in_shardings.iter().map(on_other_devices).collect(),
             out_shardings: out_shardings.collect(),
             ..self.clone()
         })
@@ -69,7 +71,8 @@ impl Request {
     }
 }
 
-/// Returns `true` if the equations of both programs are from the same source lines, which texts contain.
+/// Returns `true` if the equations of both programs are from the same source lines. Texts contain these lines, so a text must
+/// not be used for a program from other lines.
 fn has_same_lines(a: &Program, b: &Program) -> bool {
     a.eqns.iter().zip(&b.eqns).all(|(a, b)| std::ptr::eq(a.source, b.source))
 }

@@ -83,6 +83,9 @@ impl Request {
 
 impl CrossCompiledProgram {
     /// Serializes the program for a process with such devices.
+    ///
+    /// # Errors
+    /// Returns an error if the program calls host functions, or if the plugin cannot serialize it.
     pub fn bytes(&self) -> Result<Vec<u8>> {
         let request = &self.request;
         if !request.retained().is_empty() {

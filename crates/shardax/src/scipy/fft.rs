@@ -83,12 +83,11 @@ fn cosines(name: &'static str, options: &FftOptions, x: Array, inverse: bool, co
         let params = (axes, sizes, inverse, ortho);
         composite1(name, params, &[y], |params, args| {
             let x = &args[0];
-            let out = match x.dtype().is_complex() {
-                true => complex(transform_axes(real(x), params)?, transform_axes(imag(x), params)?),
-                false => {
-                    let wide = if x.dtype().bits() < 32 { DType::F32 } else { x.dtype() };
-                    transform_axes(x.astype(wide), params)?.astype(x.dtype())
-                }
+            let out = if x.dtype().is_complex() {
+                complex(transform_axes(real(x), params)?, transform_axes(imag(x), params)?)
+            } else {
+                let wide = if x.dtype().bits() < 32 { DType::F32 } else { x.dtype() };
+                transform_axes(x.astype(wide), params)?.astype(x.dtype())
             };
             Ok(vec![out])
         })

@@ -88,6 +88,9 @@ type State = (Array, Array, Array, Array, [Array; 3]);
 
 impl MinimizeOptions {
     /// See [`minimize`].
+    ///
+    /// # Errors
+    /// Returns an error if `fun` fails or does not return a real scalar, or if `x0` is not a vector of floats.
     #[track_caller]
     pub fn minimize<R: IntoOutput<Output = Array>>(
         &self,

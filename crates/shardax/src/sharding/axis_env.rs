@@ -1,5 +1,5 @@
-//! The axis environment: axis names that are bound while a function is traced. They are mapped by `vmap` or are manual
-//! axes of a mesh.
+//! The axis environment: the axis names that are bound while a function is traced. An axis is bound by `vmap`, which maps over
+//! it, or by `shard_map` and `pmap`, for which it is a manual axis of a mesh.
 
 use super::{AbstractMesh, Mesh, context};
 use crate::error::{Result, err};
@@ -14,11 +14,12 @@ pub(crate) struct BoundAxis {
     pub kind: AxisKind,
 }
 
+/// The kind of a bound axis.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum AxisKind {
     /// An axis mapped by `vmap`. Collectives over it become ordinary operations.
     Mapped,
-    /// A manual axis of a mesh. It is `checked` if types track the values that vary over it.
+    /// A manual axis of a mesh. `checked` is `true` if the types of values record whether they vary over it.
     Manual { checked: bool, mesh: Mesh },
 }
 
@@ -60,21 +61,18 @@ pub(crate) fn with_axes<R>(axes: Vec<BoundAxis>, f: impl FnOnce() -> R) -> R {
     })
 }
 
-/// The mesh of the current manual axes, with these axes of type `Manual`. `None` if there are no manual axes.
+/// Returns the mesh of the current manual axes, with `Manual` as the type of these axes, or `None` if there are no manual axes.
 fn manual_mesh() -> Option<AbstractMesh> {
     let (mesh, axes) = manual()?;
     let outer = context::get_abstract_mesh().filter(|outer| outer.axes() == mesh.axes());
     Some(context::with_manual(outer.as_ref().unwrap_or(mesh.abstract_mesh()), &axes))
 }
 
-/// The innermost axis with this name.
+/// Returns the innermost axis with this name.
 pub(crate) fn lookup(name: AxisName, operation: &str) -> Result<BoundAxis> {
     BOUND.with_borrow(|bound| bound.iter().rev().find(|a| a.name == name).cloned()).ok_or_else(|| {
         let bound_names: Vec<_> = BOUND.with_borrow(|b| b.iter().map(|a| a.name.to_string()).collect());
-        let bound_names = match bound_names.is_empty() {
-            true => "no axis is bound here".to_owned(),
-            false => format!("bound here: {}", bound_names.join(", ")),
-        };
+        let bound_names = if bound_names.is_empty() { "no axis is bound here".to_owned() } else { format!("bound here: {}", bound_names.join(", ")) };
         err!(
             Name,
             "unbound axis name: {name}. Found an unbound axis name: {name}. To fix this, please call {operation} under `shard_map` ({bound_names})"
@@ -85,12 +83,12 @@ pub(crate) fn lookup(name: AxisName, operation: &str) -> Result<BoundAxis> {
     })
 }
 
-/// Returns `true` if types track any bound axis.
+/// Returns `true` if the types of values record whether they vary over a bound axis.
 pub(crate) fn any_checked() -> bool {
     BOUND.with_borrow(|b| b.iter().any(|a| matches!(a.kind, AxisKind::Manual { checked: true, .. })))
 }
 
-/// The current manual axes and their mesh.
+/// Returns the current manual axes and their mesh.
 pub(crate) fn manual() -> Option<(Mesh, AxisSet)> {
     BOUND.with_borrow(|b| {
         let mesh = b.iter().rev().find_map(|a| match &a.kind {

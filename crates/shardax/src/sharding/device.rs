@@ -197,13 +197,11 @@ pub(crate) const NEW_CLIENT_HELP: &str = "there is a new client: create meshes a
 /// Fails for a device of a failed client.
 pub(crate) fn check_current(device: &Device) -> Result<()> {
     let attached = device.attached()?;
-    match client()?.pjrt.devices().iter().any(|current| current.shares_client_with(attached)) {
-        true => Ok(()),
-        false => Err(err!(
-            Runtime,
-            "{device} belongs to a client whose earlier multi-device execution failed inside the plugin"
-        )
-        .help(NEW_CLIENT_HELP)),
+    if client()?.pjrt.devices().iter().any(|current| current.shares_client_with(attached)) {
+        Ok(())
+    } else {
+        Err(err!(Runtime, "{device} belongs to a client whose earlier multi-device execution failed inside the plugin")
+            .help(NEW_CLIENT_HELP))
     }
 }
 
@@ -263,6 +261,9 @@ fn start() -> Result<Client> {
 /// assert_eq!((all.len(), all[3].to_string().as_str()), (8, "CpuDevice(id=3)"));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the plugin cannot be found or loaded, or if the processes cannot join.
 #[track_caller]
 pub fn devices() -> Result<Vec<Device>> {
     client().map(|c| c.devices.clone()).at_caller()

@@ -164,9 +164,10 @@ impl Mesh {
 
     /// Returns a mesh with these axes and the same devices in the same order. The product of the sizes must be equal.
     pub(crate) fn with_shape(&self, shape: &AbstractMesh) -> Mesh {
-        match self.0.shape == *shape {
-            true => self.clone(),
-            false => Mesh(Arc::new(Inner { devices: self.0.devices.clone(), shape: shape.clone() })),
+        if self.0.shape == *shape {
+            self.clone()
+        } else {
+            Mesh(Arc::new(Inner { devices: self.0.devices.clone(), shape: shape.clone() }))
         }
     }
 

@@ -374,10 +374,7 @@ impl Sharding {
     /// Fails if the devices have no memory of the sharding's kind.
     pub(crate) fn check_memory(&self) -> Result<()> {
         let (Some(kind), Some(device)) = (self.memory_kind(), self.devices().first()) else { return Ok(()) };
-        match device.is_addressable() || device.topology().is_some() {
-            true => device.memory(kind).map(drop),
-            false => Ok(()),
-        }
+        if device.is_addressable() || device.topology().is_some() { device.memory(kind).map(drop) } else { Ok(()) }
     }
 
     /// Returns `true` if both use the same memory.

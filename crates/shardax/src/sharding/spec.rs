@@ -139,10 +139,11 @@ impl PartitionSpec {
 
     /// Fails if the spec has a kind of unreduced values, but no unreduced axes.
     pub(crate) fn check_kind(&self) -> Result<()> {
-        match self.unreduced.is_empty() && self.kind != UnreducedKind::Sum {
-            true => Err(err!(Value, "{self} has the unreduced_kind {}, but no unreduced axes", self.kind.name())
-                .help("name the axes with `unreduced`, or leave `unreduced_kind` out")),
-            false => Ok(()),
+        if self.unreduced.is_empty() && self.kind != UnreducedKind::Sum {
+            Err(err!(Value, "{self} has the unreduced_kind {}, but no unreduced axes", self.kind.name())
+                .help("name the axes with `unreduced`, or leave `unreduced_kind` out"))
+        } else {
+            Ok(())
         }
     }
 

@@ -67,10 +67,8 @@ impl Grid {
         const CHARACTER: f64 = 2.5;
         let rows: Vec<&[Cell]> = self.cells.chunk_by(|a, b| a.rows == b.rows).collect();
         let columns = rows.first().map_or(0, |row| row.len());
-        let aspect = match self.is_vector {
-            true => 1.0 / self.width.max(1) as f64,
-            false => self.width as f64 / self.height.max(1) as f64,
-        };
+        let aspect =
+            if self.is_vector { 1.0 / self.width.max(1) as f64 } else { self.width as f64 / self.height.max(1) as f64 };
         let base_width = (HEIGHT * aspect).floor();
         let widest_label = self.cells.iter().map(|c| self.label(c).len()).max().unwrap_or(0);
         let widths = self.cells.iter().map(|c| fraction(&c.columns, self.width) * base_width * CHARACTER);
@@ -84,16 +82,18 @@ impl Grid {
             if i > 0 {
                 let _ = writeln!(out, "├{}┤", bars.join("┼"));
             }
-            let lines = match self.is_vector {
-                true => 1,
-                false => ((fraction(&row[0].rows, self.height) * HEIGHT) as usize).saturating_sub(1).max(1),
+            let lines = if self.is_vector {
+                1
+            } else {
+                ((fraction(&row[0].rows, self.height) * HEIGHT) as usize).saturating_sub(1).max(1)
             };
             for line in 0..lines {
                 for cell in *row {
                     let text = if line == (lines - 1) / 2 { self.label(cell) } else { String::new() };
-                    let _ = match color {
-                        true => write!(out, "│\x1b[30;48;5;{}m{text:^width$}\x1b[0m", terminal_color(cell.devices[0])),
-                        false => write!(out, "│{text:^width$}"),
+                    let _ = if color {
+                        write!(out, "│\x1b[30;48;5;{}m{text:^width$}\x1b[0m", terminal_color(cell.devices[0]))
+                    } else {
+                        write!(out, "│{text:^width$}")
                     };
                 }
                 out.push_str("│\n");

@@ -46,6 +46,9 @@ pub fn process_allgather<T: Tree>(tree: &T) -> Result<T> {
 /// assert_eq!(process_allgather_tiled(&array([1, 2]))?.shape(), [2 * process_count()]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the trees of the processes differ in structure, shapes or dtypes, or if a process has failed.
 #[track_caller]
 pub fn process_allgather_tiled<T: Tree>(tree: &T) -> Result<T> {
     map(tree, &|leaf| gather(leaf, true)).at_caller()
@@ -60,6 +63,9 @@ pub fn process_allgather_tiled<T: Tree>(tree: &T) -> Result<T> {
 /// assert_eq!(seed.item::<i32>()?, 7);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the trees of the processes differ in structure, shapes or dtypes, or if a process has failed.
 #[track_caller]
 pub fn broadcast_one_to_all<T: Tree>(tree: &T) -> Result<T> {
     broadcast(tree, process_index() == 0).at_caller()
@@ -149,10 +155,7 @@ pub fn reached_preemption_sync_point(step: u64) -> Result<bool> {
         // The first call installs the handlers. Where the system forbids them, other notices still count.
         LISTENING.get_or_init(|| preemption::listen().ok());
     }
-    let reached = match processes().is_none() && process_count() > 1 {
-        true => reached_over_devices(),
-        false => reached(),
-    };
+    let reached = if processes().is_none() && process_count() > 1 { reached_over_devices() } else { reached() };
     let reached = reached.at_caller()?;
     if reached {
         tracing::info!(step, reason = preemption::notice(), "preempted");
@@ -379,10 +382,7 @@ fn stack_over_processes(bytes: &[u8], mut aval: Aval) -> Result<Concrete> {
 /// Copies an entire array that is over several processes to this process.
 fn host_array(c: &Concrete) -> Result<Array> {
     let aval = &c.aval;
-    let bytes = match transfer::is_here(c) {
-        true => transfer::to_host(c)?,
-        false => transfer::to_host(&replicated(c)?)?,
-    };
+    let bytes = if transfer::is_here(c) { transfer::to_host(c)? } else { transfer::to_host(&replicated(c)?)? };
     Array::from_bytes(&bytes, aval.dtype, &aval.shape)
 }
 
@@ -422,10 +422,7 @@ fn check_equal<T: Tree>(tree: &T, message: &str) -> Result<()> {
     let flat = Flat::of(tree);
     let mut first_difference = None;
     for leaf in &flat.leaves {
-        let local = match leaf.is_fully_addressable() {
-            true => leaf.clone(),
-            false => leaf.addressable_data(0)?,
-        };
+        let local = if leaf.is_fully_addressable() { leaf.clone() } else { leaf.addressable_data(0)? };
         let (gathered, bytes) = (gather(&local, false)?, local.to_bytes()?);
         // All leaves are gathered even if the first ones differ, because every process must take part in the same
         // gathers.

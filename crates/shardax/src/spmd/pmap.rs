@@ -369,9 +369,10 @@ impl Options {
             }
         }
         // If no argument has a typed sharding, results must not have a type over the context mesh either.
-        match flat.leaves.iter().any(|leaf| leaf.aval().sharding().is_some()) {
-            true => mapped.apply(flat),
-            false => with_abstract_mesh(None, || mapped.apply(flat)),
+        if flat.leaves.iter().any(|leaf| leaf.aval().sharding().is_some()) {
+            mapped.apply(flat)
+        } else {
+            with_abstract_mesh(None, || mapped.apply(flat))
         }
     }
 }

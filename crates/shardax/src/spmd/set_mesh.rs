@@ -5,8 +5,8 @@ use crate::error::{AtCaller, Result, err};
 use crate::sharding::context::{self, IntoMesh, MeshArg, MeshGuard};
 use crate::sharding::{AbstractMesh, get_abstract_mesh};
 
-/// Runs `f` with this mesh, without devices, as the context mesh. It can have other axis names and types than the mesh
-/// that was set, but must have the same size. Use [`reshard`](crate::reshard) to move values in and out.
+/// Runs `f` with a mesh without devices as the context mesh. The mesh can have other axis names and types than the previous
+/// context mesh, but must have the same size. Use [`reshard`](crate::reshard) to move values from one mesh to the other.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -51,8 +51,7 @@ pub fn use_abstract_mesh<R>(mesh: &AbstractMesh, f: impl FnOnce() -> R) -> Resul
 /// ```
 ///
 /// # Errors
-/// Returns an error while a function is traced, because the function's mesh would change, and for a mesh without
-/// devices.
+/// Returns an error if a function is being traced, because the function's mesh would change, or if the mesh has no devices.
 pub fn set_mesh(mesh: impl IntoMesh) -> Result<MeshGuard> {
     if is_tracing() {
         return Err(err!(Value, "`set_mesh` can only be used outside of a traced function")

@@ -173,10 +173,7 @@ fn inner(x: &[Array], y: &[Array]) -> Array {
     x.iter()
         .zip(y)
         .map(|(x, y)| {
-            let product = match x.dtype().is_complex() {
-                true => crate::ops::numpy::real(&(conj(x) * y)),
-                false => x * y,
-            };
+            let product = if x.dtype().is_complex() { crate::ops::numpy::real(&(conj(x) * y)) } else { x * y };
             product.sum(..)
         })
         .reduce(|a, b| a + b)

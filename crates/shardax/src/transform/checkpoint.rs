@@ -97,9 +97,8 @@ pub fn checkpoint_name<T: Tree>(x: T, name: &str) -> T {
     let _line = crate::source::enter();
     let unchanged = x.clone();
     let named = tree::map(
-        |a: crate::core::array::Array| match a.is_traced() {
-            true => bind1(primitive::Name { name: name.to_owned() }, &[a]),
-            false => a,
+        |a: crate::core::array::Array| {
+            if a.is_traced() { bind1(primitive::Name { name: name.to_owned() }, &[a]) } else { a }
         },
         x,
     );

@@ -33,6 +33,10 @@ use crate::source;
 /// assert_eq!((y.item::<f32>()?, dy.item::<f32>()?), (0.0, 1.0));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the tangents do not have the structure, shapes and dtypes of the arguments, if `f` fails, or if
+/// it calls an operation that has no derivative.
 #[track_caller]
 pub fn jvp<Args: Tree, F: Function<Args>>(
     f: F,
@@ -156,6 +160,10 @@ pub struct LinearFn<Args, Out> {
 /// assert_eq!((dx.to_vec::<f32>()?, dw.to_vec::<f32>()?), (vec![3.0, 4.0], vec![1.0, 2.0]));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if `f` fails, or if it calls an operation that has no derivative. The returned function fails if
+/// its cotangent does not have the structure, shapes and dtypes of the result.
 #[track_caller]
 pub fn vjp<Args: Tree, F: Function<Args>>(
     f: F,
@@ -178,6 +186,9 @@ pub fn vjp<Args: Tree, F: Function<Args>>(
 /// assert_eq!(pull_back.call(ones([2]))?.0.to_vec::<f32>()?, [0.0, 6.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error for the same reasons as [`vjp`].
 #[track_caller]
 pub fn vjp_has_aux<Args: Tree, Out: Tree, Aux: Tree, F: Function<Args, Output = (Out, Aux)>>(
     f: F,
@@ -203,6 +214,10 @@ pub fn vjp_has_aux<Args: Tree, Out: Tree, Aux: Tree, F: Function<Args, Output = 
 /// assert_eq!(push_forward.call(ones([2]))?.to_vec::<f32>()?, [2.0, 6.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if `f` fails, or if it calls an operation that has no derivative. The returned function fails if
+/// its tangents do not have the structure, shapes and dtypes of the arguments.
 #[track_caller]
 pub fn linearize<Args: Tree, F: Function<Args>>(
     f: F,
@@ -345,9 +360,12 @@ impl LinearMap {
         let leaves = self
             .in_avals
             .iter()
-            .map(|aval| match aval.dtype.is_inexact() {
-                true => nonzero.next().flatten().unwrap_or_else(|| zero(&aval.cotangent())),
-                false => zero(aval),
+            .map(|aval| {
+                if aval.dtype.is_inexact() {
+                    nonzero.next().flatten().unwrap_or_else(|| zero(&aval.cotangent()))
+                } else {
+                    zero(aval)
+                }
             })
             .collect();
         Flat { leaves, def: self.in_def.clone() }
@@ -437,6 +455,9 @@ impl<Args: Tree, Out: Tree> VjpFn<Args, Out> {
     /// assert_eq!(logs["cotangent"].build::<Array>()?.item::<f32>()?, 3.0);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the cotangent does not have the structure, shapes and dtypes of the result.
     #[track_caller]
     pub fn with_logs(&self, ct: impl crate::core::function::IntoArg<Out>) -> Result<(Args, BTreeMap<String, Flat>)> {
         let _line = source::enter();

@@ -311,9 +311,10 @@ fn check_input(aval: &Aval, path: &dyn Fn() -> String, options: Options) -> Resu
 /// Fails unless the differentiated value is one floating point scalar. With auxiliary data, this value is the first of
 /// the pair.
 fn check_scalar(outs: &[Aval], def: &TreeDef, options: Options) -> Result<()> {
-    let count = match options.has_aux {
-        true => def.root_children().and_then(|c| Some(c.first()?.1.leaf_count())).unwrap_or(0),
-        false => outs.len(),
+    let count = if options.has_aux {
+        def.root_children().and_then(|c| Some(c.first()?.1.leaf_count())).unwrap_or(0)
+    } else {
+        outs.len()
     };
     let values = outs.get(..count).unwrap_or(outs);
     // The checks are JAX's, in its order, so that the errors are the same.

@@ -248,9 +248,10 @@ impl<'a> Point<'a> {
         traced.program = ad::merged_if_nested(traced.program);
         let primals: Vec<Array> = traced.captures.iter().chain(&flat.leaves).cloned().collect();
         let outs = eval(&traced.program, &primals)?;
-        let rows = match has_aux {
-            true => out_def.root_children().map_or(0, |c| c.first().map_or(0, |(_, def)| def.leaf_count())),
-            false => outs.len(),
+        let rows = if has_aux {
+            out_def.root_children().map_or(0, |c| c.first().map_or(0, |(_, def)| def.leaf_count()))
+        } else {
+            outs.len()
         };
         Ok(Point { traced, wanted, primals, outs: outs.into_iter().collect(), out_def, rows })
     }
@@ -337,9 +338,10 @@ fn differentiable(name: &str, what: &str, aval: &Aval) -> Result<()> {
 
 /// The tangent of a result that does not depend on the arguments.
 fn zero_tangent(out: &Array) -> Array {
-    match out.dtype().is_inexact() {
-        true => Array::zeros_of(&out.aval()),
-        false => Array::zeros_of(&out.aval().with_dtype(DType::Float0)),
+    if out.dtype().is_inexact() {
+        Array::zeros_of(&out.aval())
+    } else {
+        Array::zeros_of(&out.aval().with_dtype(DType::Float0))
     }
 }
 

@@ -33,6 +33,9 @@ pub struct Unravel<T> {
 /// assert_eq!((matrix.shape(), vector.to_vec::<i8>()?), (&[2, 2][..], vec![6]));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if an array failed, or if the dtypes of the arrays do not promote to one dtype.
 #[track_caller]
 pub fn ravel_pytree<T: Tree>(tree: &T) -> Result<(Array, Unravel<T>)> {
     let _line = source::enter();

@@ -178,6 +178,9 @@ fn check_cores(inputs: &[Vec<String>], args: &[Array]) -> Result<()> {
 /// assert_eq!(ends.to_vec::<i32>()?, [0, 2, 3, 5]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if `axis` is out of bounds for `x`.
 #[track_caller]
 pub fn apply_along_axis(f: impl Fn(Array) -> Array, x: impl ArrayLike, axis: impl IntoAxis) -> Result<Array> {
     let x = x.into_array();

@@ -61,13 +61,12 @@ fn apart(test: &str, plugins: &[(&str, &str)], variables: &[(&str, &str)]) {
         .arg("true")
         .output()
         .is_ok_and(|o| o.status.success());
-    let mut command = match allowed {
-        true => {
-            let mut command = Command::new(without_network[0]);
-            command.args(&without_network[1..]).arg(program);
-            command
-        }
-        false => Command::new(program),
+    let mut command = if allowed {
+        let mut command = Command::new(without_network[0]);
+        command.args(&without_network[1..]).arg(program);
+        command
+    } else {
+        Command::new(program)
     };
     command.args(["--exact", test, "--ignored", "--nocapture", "-q"]);
     command.envs(paths).envs(variables.iter().copied());

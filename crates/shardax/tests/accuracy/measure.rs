@@ -42,9 +42,10 @@ impl Limits {
     /// [`MARGIN`] of these limits, because a term of the sum or a factor of the product that they are may exceed the limits.
     pub fn units(&self, result: f64, value: f64) -> f64 {
         let (small, large) = (self.smallest_normal * MARGIN, self.largest / MARGIN);
-        let is_at_limit = match value.abs() > large {
-            true => result * value.signum() > large,
-            false => value.abs() < small && result.abs() < small,
+        let is_at_limit = if value.abs() > large {
+            result * value.signum() > large
+        } else {
+            value.abs() < small && result.abs() < small
         };
         if is_at_limit {
             return 0.0;

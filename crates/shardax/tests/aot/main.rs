@@ -20,7 +20,7 @@ fn float_range(n: i32) -> Array {
 
 /// JAX: `testLowerCompile`.
 #[test]
-fn compiled_pmap_returns_what_the_call_returns() -> Result<()> {
+fn compiled_pmap_equals_the_call() -> Result<()> {
     setup();
     let f = pmap(|x: Array| &x - psum(x.clone(), "i")).axis_name("i");
     let x = float_range(8);
@@ -350,7 +350,7 @@ fn a_compiled_program_is_loaded_from_its_bytes() -> Result<()> {
 }
 
 #[test]
-fn a_type_says_how_its_array_lies() -> Result<()> {
+fn shape_dtype_structs_can_have_shardings() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 8)])?.auto();
     let x = shape_dtype_struct_on([16, 4], DType::F32, split(&mesh, P!["i"]));
@@ -382,7 +382,7 @@ fn residual(layers: usize) -> Result<shardax::Lowered<(Vec<[Array; 4]>, Array), 
 /// Values that fusion would recompute in the loops of all earlier layers are computed once: loops do
 /// not grow with the depth.
 #[test]
-fn loops_of_deep_sums_are_no_longer_than_those_of_shallow_ones() -> Result<()> {
+fn loops_of_sums_do_not_grow_with_the_depth() -> Result<()> {
     setup();
     fn longest(layers: usize) -> Result<usize> {
         let text = residual(layers)?.compile()?.as_text()?;

@@ -40,7 +40,7 @@ fn fails<T>(result: Result<T>, text: &str) {
 }
 
 #[test]
-fn a_call_that_fails_stops_those_after_it() {
+fn a_failed_call_stops_later_calls() {
     in_time(|| -> Result<()> {
         let (_, fail) = counted(0);
         let (calls, after) = counted(usize::MAX);

@@ -5,7 +5,7 @@ use shardax::prelude::*;
 
 #[test]
 fn nans_and_infinities_are_errors() {
-    child::run(&mut child::command("nans::what_is_not_to_be"));
+    child::run(&mut child::command("nans::checks_of_nans_and_infinities"));
 }
 
 fn bad(x: Array) -> Array {
@@ -31,7 +31,7 @@ fn says<T>(result: Result<T>, text: &str) {
 
 #[test]
 #[ignore = "run by nans_and_infinities_are_errors"]
-fn what_is_not_to_be() -> Result<()> {
+fn checks_of_nans_and_infinities() -> Result<()> {
     setup();
     let log = "invalid value (nan) encountered in log";
     let f = jit(bad);

@@ -124,7 +124,7 @@ fn calls_keep_their_order_over_programs() -> Result<()> {
 }
 
 #[test]
-fn what_cannot_be_ordered_is_rejected() -> Result<()> {
+fn ordered_callbacks_reject_vmap_and_grad() -> Result<()> {
     setup();
     let log = Log::default();
     let show = log.show();

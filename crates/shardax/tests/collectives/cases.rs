@@ -171,7 +171,7 @@ fn pshuffle_in_a_ring_rolls_the_rows() -> Result<()> {
 
 /// JAX: `testPShuffleWithBadPerm`.
 #[test]
-fn pshuffle_rejects_what_is_no_permutation() {
+fn pshuffle_requires_a_permutation() {
     setup();
     let text = mapped(|x| pshuffle(x, "i", [1, 1, 2, 3, 4, 5, 6, 7]), &arange(0..8)).err().expect("bad").to_string();
     assert!(text.contains("`perm` does not represent a permutation: [1, 1, 2, 3, 4, 5, 6, 7]"), "{text}");

@@ -35,7 +35,7 @@ fn all(x: Array) -> Vec<Array> {
 }
 
 #[test]
-fn any_nest_of_maps_gives_the_same() -> Result<()> {
+fn nested_maps_equal_shard_map() -> Result<()> {
     setup();
     let x = ramp([4, 2, 8, 16], DType::I32);
     let mesh = make_mesh([("i", 4), ("j", 2)])?;

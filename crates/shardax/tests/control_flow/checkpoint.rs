@@ -40,7 +40,7 @@ fn policies() -> [CheckpointPolicy; 6] {
 }
 
 #[test]
-fn values_and_gradients_are_those_of_the_function() -> Result<()> {
+fn checkpoint_keeps_values_and_gradients() -> Result<()> {
     setup();
     let (w, x) = (weights(), inputs());
     let plain = network(None);
@@ -78,7 +78,7 @@ fn count(policy: Option<CheckpointPolicy>, primitive: &str) -> Result<usize> {
 }
 
 #[test]
-fn policies_say_what_is_computed_again() -> Result<()> {
+fn policies_decide_what_is_recomputed() -> Result<()> {
     setup();
     // Two layers, each with a product forward; the gradient has two for the weights and one for the inner input.
     assert_eq!((count(None, "tanh")?, count(None, "dot_general")?), (2, 5));
@@ -184,9 +184,8 @@ fn a_loop_needs_less_memory() -> Result<()> {
         }
         let f = move |w: Array, x: Array| -> Result<Array> {
             let recomputed = checkpoint(layers);
-            let step = |x: Array| match checkpointed {
-                true => Ok((recomputed.call((&w, x))?, ())),
-                false => Ok((layers(w.clone(), x), ())),
+            let step = |x: Array| {
+                if checkpointed { Ok((recomputed.call((&w, x))?, ())) } else { Ok((layers(w.clone(), x), ())) }
             };
             Ok(scan_n(step, x, 16)?.0.sum(..))
         };
@@ -210,12 +209,11 @@ fn the_body_of_a_scan_keeps_its_carries_alone() -> Result<()> {
             let x = layer(w.clone(), x + y);
             (x.clone(), x.sum(..))
         };
-        let (x, sums) = match checkpointed {
-            true => {
-                let step = checkpoint(step).prevent_cse(false);
-                scan(|x: Array, y: Array| step.call((x, y)), inputs(), xs.clone())?
-            }
-            false => scan(step, inputs(), xs.clone())?,
+        let (x, sums) = if checkpointed {
+            let step = checkpoint(step).prevent_cse(false);
+            scan(|x: Array, y: Array| step.call((x, y)), inputs(), xs.clone())?
+        } else {
+            scan(step, inputs(), xs.clone())?
         };
         Ok(x.sum(..) + sums.square().sum(..))
     };

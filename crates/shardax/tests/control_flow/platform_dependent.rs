@@ -61,7 +61,7 @@ fn error_with_only(names: &[&'static str]) -> String {
 }
 
 #[test]
-fn what_fits_no_platform_is_an_error() {
+fn platform_dependent_needs_a_branch_for_the_platform() {
     setup();
     for (names, words) in [
         (&["tpu", "cuda"][..], "platform_dependent has no branch for CPU"),

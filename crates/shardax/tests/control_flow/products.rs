@@ -60,7 +60,7 @@ fn products_of_recurrent_layers_leave_the_loop() -> Result<()> {
 
 /// Sums of products with other terms, of values that the loop computes, and of products that are also used in the loop.
 #[test]
-fn sums_of_products_are_those_of_the_steps() -> Result<()> {
+fn sums_of_products_in_loops_equal_steps() -> Result<()> {
     let [xs, ys] = [numbers(&[6, 5, 41], 1), numbers(&[6, 5, 53], 4)];
     fn sums(xs: Array, ys: Array) -> Result<(Array, Array, Array)> {
         let start = (zeros((53, 41)), ones((53, 41)), Array::from(1.0f32));

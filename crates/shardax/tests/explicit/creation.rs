@@ -31,7 +31,7 @@ fn broadcasted_iota_with_sharding() -> Result<()> {
 type Made = (&'static str, fn() -> Array, PartitionSpec, &'static str);
 
 #[test]
-fn what_is_made_with_a_sharding_has_the_values_of_one_device() -> Result<()> {
+fn arrays_created_with_a_sharding_equal_one_device() -> Result<()> {
     let (_, _mesh) = mesh(4);
     // A generator must not draw other numbers because its result is sharded.
     fn key() -> Array {
@@ -90,7 +90,7 @@ fn each_device_draws_its_part() -> Result<()> {
 }
 
 #[test]
-fn arrays_that_are_used_for_what_is_made() -> Result<()> {
+fn out_sharding_of_functions_of_arrays() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (x, at) = (ramp(&[8, 4], P!["x"]), device_put(&array([0, 1, 1, 3, 0, 0, 2, 1]), P!["x"])?);
     let f = {

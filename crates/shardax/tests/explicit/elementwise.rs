@@ -19,7 +19,7 @@ fn operands_of_one_sharding_or_whole_join() {
 /// A parameter that is broadcast to a batch: each device sums its part of the cotangent, and the sums are added up. What is
 /// gathered has the size of the parameter, not of the batch.
 #[test]
-fn gradients_of_broadcast_operands_are_summed_where_they_lie() -> Result<()> {
+fn gradients_of_broadcast_operands_are_summed_on_their_devices() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let x = ramp(&[8, 4, 8], P!["x", None, "y"]);
     let of_features = device_put(&ones(8), P![])?;

@@ -64,7 +64,7 @@ fn states_of_values_inside() -> Result<()> {
 }
 
 #[test]
-fn what_is_rejected_inside() {
+fn operations_rejected_inside_manual_maps() {
     let (_, _mesh) = mesh(4);
     let (addends, reduced) = (reshard(ramp(&[8], P![]), u(&["x"])), ramp(&[8], r(&["x"])));
     // The argument, the function, the spec of its result, and the error.
@@ -115,13 +115,12 @@ fn casts_between_states() -> Result<()> {
         for (from, x) in &states {
             let f = shard_map(move |x: Array| pcast_to(x, "x", to), None).out_specs(out.clone());
             let result = jit(move |x: Array| f.call(x)).call(x);
-            match known.contains(from) {
-                true => assert!(result.is_ok(), "{from} to {to:?}: {}", result.unwrap_err()),
-                false => {
-                    let text = result.unwrap_err().to_string();
-                    let to = format!("{to:?}").to_lowercase();
-                    assert!(text.contains(&format!("Unsupported pcast from={from}, to='{to}'")), "{text}");
-                }
+            if known.contains(from) {
+                assert!(result.is_ok(), "{from} to {to:?}: {}", result.unwrap_err())
+            } else {
+                let text = result.unwrap_err().to_string();
+                let to = format!("{to:?}").to_lowercase();
+                assert!(text.contains(&format!("Unsupported pcast from={from}, to='{to}'")), "{text}");
             }
         }
     }

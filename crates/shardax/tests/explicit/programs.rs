@@ -115,7 +115,7 @@ fn fully_sharded_weights_in_a_scan() -> Result<()> {
 }
 
 #[test]
-fn what_has_no_rule_in_auto_axes() -> Result<()> {
+fn auto_axes_of_operations_without_a_rule() -> Result<()> {
     let (_, _mesh) = mesh(4);
     let (x, w) = (num(&[8, 8], 0.3, 0.0, P!["x"]), num(&[8, 4], 0.2, 0.0, P![None, "y"]));
     fn route(x: Array, w: Array) -> Result<Array> {

@@ -36,7 +36,7 @@ fn slices_that_begin_outside_are_clamped() -> Result<()> {
 }
 
 #[test]
-fn triangular_solves_split_what_they_do_not_sum_over() -> Result<()> {
+fn triangular_solves_keep_split_dimensions_that_are_not_summed() -> Result<()> {
     let (_, _guard) = mesh(4);
     fn a(spec: PartitionSpec) -> Array {
         num(&[8, 8], 0.7, 0.3, spec) + device_put(&(eye(8) * 4), P![]).unwrap()

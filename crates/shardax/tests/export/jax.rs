@@ -1,29 +1,34 @@
-//! To and from JAX: what its `export` and `tools/export` wrote, and what is written here for it.
+//! Functions that JAX exported, by `jax.export` or by `tools/export`.
 
 use std::collections::BTreeMap;
 
 use shardax::export::{ExportOptions, Exported, export};
 use shardax::prelude::*;
-use shardax::{config, control_flow, nn};
+use shardax::{control_flow, nn};
 
 use crate::common::quick::{one_of, setup};
 use crate::same;
 
-/// The folders of files of JAX 0.12, 0.11 and 0.10.2.
+/// The folders of the files that JAX 0.12, 0.11 and 0.10.2 wrote.
 const VERSIONS: [&str; 3] = ["jax_0_12/", "jax_0_11/", ""];
 
-/// The versions whose files are read: only the newest, unless all are requested.
-fn versions() -> impl Iterator<Item = &'static str> {
+/// Returns the versions whose files are read: only the newest, unless all are requested.
+pub(super) fn versions() -> impl Iterator<Item = &'static str> {
     VERSIONS.into_iter().step_by(one_of(VERSIONS.len()))
 }
 
-/// Arrays that JAX 0.10.2 computed, by name.
+/// Runs `test` on the files of each version, and names the version in errors.
+pub(super) fn for_each_version(test: impl Fn(&str) -> Result<()>) -> Result<()> {
+    versions().try_for_each(|version| test(version).map_err(|error| error.context(version.to_owned())))
+}
+
+/// Returns the arrays that JAX 0.10.2 computed, by name.
 fn values() -> BTreeMap<String, Array> {
     values_of("")
 }
 
-/// Arrays that JAX computed, by name.
-fn values_of(version: &str) -> BTreeMap<String, Array> {
+/// Returns the arrays that this version of JAX computed, by name.
+pub(super) fn values_of(version: &str) -> BTreeMap<String, Array> {
     use safetensors::tensor::Dtype;
     let bytes = std::fs::read(exported(&format!("{version}values.safetensors"))).expect("the values");
     let file = safetensors::SafeTensors::deserialize(&bytes).expect("safetensors");
@@ -39,17 +44,16 @@ fn values_of(version: &str) -> BTreeMap<String, Array> {
     file.tensors().into_iter().map(array).collect()
 }
 
-fn exported(file: &str) -> std::path::PathBuf {
+pub(super) fn exported(file: &str) -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/exported").join(file)
 }
 
 type Dict = BTreeMap<String, Array>;
 
-/// Files of JAX's `export` (`tools/export`): called, compiled into others, mapped over rows, and differentiated.
+/// Files of `tools/export` can be called, compiled into other functions, mapped over rows, and differentiated.
 #[test]
 fn functions_that_jax_exported() -> Result<()> {
-    versions()
-        .try_for_each(|version| functions_that_jax_exported_of(version).map_err(|e| e.context(version.to_owned())))
+    for_each_version(functions_that_jax_exported_of)
 }
 
 fn functions_that_jax_exported_of(version: &str) -> Result<()> {
@@ -70,7 +74,7 @@ fn functions_that_jax_exported_of(version: &str) -> Result<()> {
     let slope = jit(grad(loss)).call(p.clone())?;
     assert!(allclose(&slope["w"], &v["slope.w"], 1e-5, 1e-6)?);
     assert!(allclose(&slope["b"], &v["slope.b"], 1e-5, 1e-6)?);
-    // A program with a loop, batched here, although JAX exported it without a batch.
+    // JAX exported this program with a loop for a single example; here it is mapped over a batch.
     let steps = Exported::<(Array, Array), (Array, Array)>::load(exported(&format!("{version}steps.safetensors")))?;
     let twice = stack(&[v["x"].clone(), v["x"].clone()], 0);
     let (last, sums) = jit(vmap(steps).in_axes((0, None))).call((twice, arange(0..5)))?;
@@ -81,10 +85,10 @@ fn functions_that_jax_exported_of(version: &str) -> Result<()> {
     Ok(())
 }
 
-/// Files of `jax.export` give JAX's numbers, leaf by leaf: called, within another program, and differentiated. The part
-/// that follows an `@` numbers the arguments.
+/// Compares a function of `jax.export` with JAX's numbers, leaf by leaf: called, inside of another program, and differentiated.
+/// The number after an `@` in `name` selects the arguments.
 fn artifact(name: &str) -> Result<()> {
-    versions().try_for_each(|version| artifact_of(version, name).map_err(|e| e.context(version.to_owned())))
+    for_each_version(|version| artifact_of(version, name))
 }
 
 fn artifact_of(version: &str, name: &str) -> Result<()> {
@@ -148,25 +152,25 @@ fn artifacts_of_jax_with_all_kinds_of_operations() -> Result<()> {
     ["operations", "placed", "alone", "seldom"].into_iter().try_for_each(artifact)
 }
 
-/// Of StableHLO 0.9 and 0.14, in the first and the fourth version of MLIR's bytecode.
+/// The files contain StableHLO 0.9 and 0.14, in the first and the fourth version of MLIR's bytecode.
 #[test]
 fn artifacts_of_earlier_versions() -> Result<()> {
     ["older", "middle"].into_iter().try_for_each(artifact)
 }
 
-/// Symbolic sizes get their values from each call.
+/// The arguments of each call determine the symbolic sizes.
 #[test]
 fn artifacts_of_jax_with_symbolic_sizes() -> Result<()> {
     ["rows@0", "rows@1", "rows@2", "sizes@0", "sizes@1", "sized"].into_iter().try_for_each(artifact)
 }
 
-/// JAX's calls of LAPACK are read as operations.
+/// Calls of LAPACK become operations of shardax.
 #[test]
 fn artifacts_of_jax_with_decompositions() -> Result<()> {
     artifact("decompositions")
 }
 
-/// Their structures become Rust's, they run over rows, and what is saved of them here is a file like others.
+/// Functions of `jax.export` have Rust's structures as arguments and results, can be mapped over rows, and can be saved again.
 #[test]
 fn artifacts_of_jax_as_functions() -> Result<()> {
     setup();
@@ -199,12 +203,10 @@ fn artifacts_of_jax_as_functions() -> Result<()> {
     Ok(())
 }
 
-/// Elements of 8 bits and fewer, each as JAX numbers it.
+/// Elements of 8 and fewer bits have the dtypes that JAX's file names by numbers.
 #[test]
 fn artifacts_of_jax_with_small_elements() -> Result<()> {
-    versions().try_for_each(|version| {
-        artifacts_of_jax_with_small_elements_of(version).map_err(|e| e.context(version.to_owned()))
-    })
+    for_each_version(artifacts_of_jax_with_small_elements_of)
 }
 
 fn artifacts_of_jax_with_small_elements_of(version: &str) -> Result<()> {
@@ -223,7 +225,7 @@ fn artifacts_of_jax_with_small_elements_of(version: &str) -> Result<()> {
     Ok(())
 }
 
-/// A file for several platforms runs on each of them; a file that cannot run here says why, and what to do.
+/// A file for several platforms has a program for each of them. The error of a file that cannot be loaded says why, and what to do.
 #[test]
 fn artifacts_of_jax_that_are_rejected() -> Result<()> {
     setup();
@@ -244,10 +246,10 @@ fn artifacts_of_jax_that_are_rejected() -> Result<()> {
     Ok(())
 }
 
-/// JAX's programs take and give keys as their words: the functions, keys.
+/// Functions have keys as arguments and results, although JAX's programs have the words of keys.
 #[test]
 fn functions_of_keys() -> Result<()> {
-    versions().try_for_each(|version| functions_of_keys_of(version).map_err(|e| e.context(version.to_owned())))
+    for_each_version(functions_of_keys_of)
 }
 
 fn functions_of_keys_of(version: &str) -> Result<()> {
@@ -259,7 +261,7 @@ fn functions_of_keys_of(version: &str) -> Result<()> {
     same(&random::key_data(keys), &random::key_data(random::split(random::key(7), 3)));
     let rows = vmap(|k: Array| read.call(k)).call(random::split(random::key(7), 2))?;
     same(&rows.1, &vmap(|k: Array| random::split(k, 3)).call(random::split(random::key(7), 2))?);
-    // And back from a file of this library.
+    // Files of this library have keys too.
     fn f(k: Array) -> (Array, Array) {
         (random::fold_in(&k, 1), random::uniform(k, ()))
     }
@@ -270,10 +272,10 @@ fn functions_of_keys_of(version: &str) -> Result<()> {
     Ok(())
 }
 
-/// A function of sizes that are symbols travels for one size.
+/// `tools/export` can save a function with symbolic sizes for one size.
 #[test]
 fn symbols_become_numbers() -> Result<()> {
-    versions().try_for_each(|version| symbols_become_numbers_of(version).map_err(|e| e.context(version.to_owned())))
+    for_each_version(symbols_become_numbers_of)
 }
 
 fn symbols_become_numbers_of(version: &str) -> Result<()> {
@@ -287,15 +289,15 @@ fn symbols_become_numbers_of(version: &str) -> Result<()> {
     Ok(())
 }
 
-/// The number of lines of the user's program that an error names.
+/// Returns the number of lines of this file that an error names.
 fn lines(error: &str) -> usize {
     error.lines().filter(|line| line.starts_with("  at ") && line.contains("tests/export/jax.rs")).count()
 }
 
-/// Constraints of symbolic sizes are checked for the sizes of a call; one file serves all sizes that fit.
+/// Each call checks the constraints of symbolic sizes, and one file works for all sizes that satisfy them.
 #[test]
 fn symbolic_sizes_are_checked() -> Result<()> {
-    versions().try_for_each(|version| symbolic_sizes_are_checked_of(version).map_err(|e| e.context(version.to_owned())))
+    for_each_version(symbolic_sizes_are_checked_of)
 }
 
 fn symbolic_sizes_are_checked_of(version: &str) -> Result<()> {
@@ -327,7 +329,7 @@ fn symbolic_sizes_are_checked_of(version: &str) -> Result<()> {
     Ok(())
 }
 
-/// Named tuples, ordered dictionaries and arguments by name are structs or maps of those names.
+/// Named tuples, ordered dictionaries and keyword arguments become structs or maps with the same names.
 #[test]
 fn parts_by_name() -> Result<()> {
     setup();
@@ -368,71 +370,10 @@ fn parts_by_name() -> Result<()> {
     Ok(())
 }
 
-/// A little-endian number in a file.
-fn word_at(bytes: &[u8], at: usize) -> usize {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize
-}
-
-/// Files of JAX before 0.10.1 say shardings in their programs alone: here the tables of a later one are taken out.
-#[test]
-fn shardings_of_older_files() -> Result<()> {
-    setup();
-    let mut bytes = std::fs::read(exported("sharded.jax")).expect("the artifact");
-    let root = word_at(&bytes, 0);
-    let fields = root - word_at(&bytes, root);
-    for field in [20, 21, 24, 25] {
-        let slot = fields + 4 + 2 * field;
-        bytes[slot..slot + 2].fill(0);
-    }
-    let [old, new] = [&bytes, &std::fs::read(exported("sharded.jax")).expect("the artifact")]
-        .map(|bytes| Exported::<(Array, Array), Array>::deserialize(bytes));
-    let args = (ones([8, 4]), ones([4, 6]));
-    let (old, new) = (old?.call(args.clone())?, new?.call(args)?);
-    assert_eq!(
-        old.sharding()?.as_named().map(|s| s.spec().clone()),
-        new.sharding()?.as_named().map(|s| s.spec().clone())
-    );
-    assert_eq!(old.global_shards()?.len(), 8);
-    same(&old, &new);
-    Ok(())
-}
-
-/// A program with a mesh runs on any devices of its number, in any order: the devices of the context mesh, or of its arguments.
-#[test]
-fn programs_run_on_the_devices_that_are_asked_for() -> Result<()> {
-    setup();
-    let read = Exported::<(Array, Array), Array>::load(exported("sharded.jax"))?;
-    let (x, w) = (random::normal(random::key(0), [8, 4]), random::normal(random::key(1), [4, 6]));
-    let want = read.call((&x, &w))?;
-    let devices: Vec<_> = devices()?.into_iter().rev().collect();
-    let mesh = Mesh::new(devices.clone(), [("data", 4), ("model", 2)])?;
-    let other_mesh = Mesh::new(devices, [("rows", 8)])?;
-    // The context mesh decides, if there is one, and otherwise the devices of the first argument.
-    {
-        let _mesh = set_mesh(&mesh)?;
-        let got = read.call((&x, &w))?;
-        assert_eq!(got.sharding()?.as_named().map(|s| s.mesh().clone()), Some(mesh.clone()));
-        same(&got, &want);
-    }
-    for placed in [NamedSharding::new(&mesh, P!["data"]), NamedSharding::new(&other_mesh, P!["rows"])] {
-        let got = read.call((device_put(&x, &placed)?, &w))?;
-        assert_eq!(got.sharding()?.devices().first(), mesh.devices().first());
-        same(&got, &want);
-    }
-    let single = Exported::<(Array,), Array>::load(exported("alone.jax"))?;
-    let x = device_put(&arange(0..4).astype(DType::F32), &mesh.devices()[1].clone())?;
-    let got = single.call(&x)?;
-    assert_eq!(got.to_vec::<f32>()?, [0.0, 2.0, 4.0, 6.0]);
-    assert_eq!(got.sharding()?.devices(), x.sharding()?.devices());
-    Ok(())
-}
-
-/// Where JAX computes with 64 bits the platform's number has them too.
+/// If JAX computes with 64 bits, the index of the platform has 64 bits too.
 #[test]
 fn programs_for_several_platforms_with_64_bits() -> Result<()> {
-    versions().try_for_each(|version| {
-        programs_for_several_platforms_with_64_bits_of(version).map_err(|e| e.context(version.to_owned()))
-    })
+    for_each_version(programs_for_several_platforms_with_64_bits_of)
 }
 
 fn programs_for_several_platforms_with_64_bits_of(version: &str) -> Result<()> {
@@ -442,193 +383,10 @@ fn programs_for_several_platforms_with_64_bits_of(version: &str) -> Result<()> {
     Ok(())
 }
 
-/// Damage anywhere is an error, or another function: never a panic. A file of JAX has no checksum.
-#[test]
-fn damaged_artifacts_of_jax() -> Result<()> {
-    setup();
-    type F = Exported<(Array,), Array>;
-    for (name, step) in [("where", 5), ("trees", 31), ("sharded", 31)] {
-        let bytes = std::fs::read(exported(&format!("{name}.jax"))).expect("the artifact");
-        assert!(F::deserialize(&bytes).is_ok());
-        let (mut rejected, mut tried) = (0, 0);
-        for at in (0..bytes.len()).step_by(step * one_of(4)) {
-            // The last bytes are zeros behind the last text.
-            assert!(F::deserialize(&bytes[..at]).is_err() || at + 4 > bytes.len(), "{name}: cut at {at}");
-            let mut changed = bytes.clone();
-            changed[at] ^= [0xff, 1 << (at / 2 % 8)][at % 2];
-            tried += 1;
-            rejected += usize::from(F::deserialize(&changed).is_err());
-        }
-        assert!(4 * rejected > tried, "{name}: {rejected} of {tried}");
-    }
-    // Those of symbolic sizes, and calls of LAPACK, are read when they are called.
-    fn sizes() -> Vec<Array> {
-        vec![ones([3, 4]), ones([12]), arange(0..3)]
-    }
-    fn matrices() -> Vec<Array> {
-        vec![ones([2, 4, 4]), ones([2, 4, 3])]
-    }
-    for (name, step, args) in [("sizes", 1009, sizes()), ("decompositions", 2003, matrices())] {
-        let bytes = std::fs::read(exported(&format!("{name}.jax"))).expect("the artifact");
-        for at in (0..bytes.len()).step_by(step) {
-            let mut changed = bytes.clone();
-            changed[at] ^= [0xff, 1 << (at / 2 % 8)][at % 2];
-            if let Ok(read) = F::deserialize(&changed) {
-                drop(jit(|args: Vec<Array>| read.call_leaves(&args)).lower(args.clone()));
-            }
-        }
-    }
-    // A tree whose tables are shared is no larger than the file: here 30 tuples of two, each of which is the next one twice.
-    let bytes = std::fs::read(exported("where.jax")).expect("the artifact");
-    fn word(at: usize, bytes: &[u8]) -> u32 {
-        u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
-    }
-    let fields = (word(0, &bytes) - word(word(0, &bytes) as usize, &bytes)) as usize;
-    let place = word(0, &bytes) as usize + usize::from(u16::from_le_bytes([bytes[fields + 12], bytes[fields + 13]]));
-    let mut shared = bytes.clone();
-    shared.resize(bytes.len().next_multiple_of(4), 0);
-    let tables = shared.len();
-    shared[place..place + 4].copy_from_slice(&((tables + 8 - place) as u32).to_le_bytes());
-    for level in 0..30u32 {
-        // The fields of the table: its kind, and its children, which are this far behind.
-        [8u16, 12, 4, 8].iter().for_each(|n| shared.extend(n.to_le_bytes()));
-        let (count, next) = if level < 29 { (2u32, [20, 16]) } else { (0, [0, 0]) };
-        [8, 2, 4, count, next[0], next[1], 0].iter().for_each(|n| shared.extend(n.to_le_bytes()));
-    }
-    assert!(F::deserialize(&shared).is_err());
-    let error = F::deserialize(&[7; 100]).err().expect("no function").to_string();
-    assert!(error.contains("not an exported function, of this library or of `jax.export`"), "{error}");
-    Ok(())
-}
-
-/// Functions that JAX exported for eight devices, as files of `tools/export`: by shardings and by `shard_map`.
-#[test]
-fn functions_that_jax_exported_for_many_devices() -> Result<()> {
-    versions().try_for_each(functions_for_many_devices_of)
-}
-
-fn functions_for_many_devices_of(version: &str) -> Result<()> {
-    setup();
-    let v = values_of(version);
-    for name in ["sharded", "mapped"] {
-        let read = Exported::<(Array, Array), Array>::load(exported(&format!("{version}{name}.safetensors")))?;
-        let raw = Exported::<(Array, Array), Array>::load(exported(&format!("{version}{name}.jax")))?;
-        let [x, w, want, slope] = ["in00", "in01", "out00", "slope01"].map(|kind| v[&format!("{name}.{kind}")].clone());
-        for f in [&read, &raw] {
-            assert_eq!(f.device_count(), 8);
-            let got = f.call((&x, &w))?;
-            assert!(allclose(&got, &want, 1e-5, 1e-6)?);
-            assert_eq!(got.sharding()?.devices().len(), 8);
-            fn loss(w: Array, x: &Array, f: &Exported<(Array, Array), Array>) -> Result<Array> {
-                Ok(f.call((x, w))?.sum(..))
-            }
-            assert!(allclose(jit(grad(|w: Array| loss(w, &x, f))).call(&w)?, &slope, 1e-5, 1e-5)?);
-        }
-    }
-    Ok(())
-}
-
-/// Functions exported here run in JAX, with their gradients.
-#[test]
-#[ignore = "needs the Python of tools/golden"]
-fn jax_runs_what_is_exported_here() -> Result<()> {
-    setup();
-    let w = random::normal(random::key(0), [3]);
-    let f = move |x: Array, n: Array| ((&x * &w).sin() * n).cumsum(1);
-    let (x, n) = (random::normal(random::key(1), [4, 3]), array([2, 3, 4]));
-    let want = f(x.clone(), n.clone());
-    let slope = grad(|x: Array| f(x, n.clone()).square().sum(..)).call(&x)?;
-    let folder = std::env::temp_dir().join(format!("shardax-export-jax-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    ExportOptions::new().vjp_order(1).export(f, (&x, &n))?.save(folder.join("f"))?;
-    // For eight devices: by the compiler, and by `shard_map`.
-    let mesh = make_mesh([("data", 4), ("model", 2)])?.auto();
-    fn over(spec: PartitionSpec, mesh: &Mesh) -> NamedSharding {
-        NamedSharding::new(mesh, spec)
-    }
-    let (y, w) = (random::normal(random::key(2), [8, 4]), random::normal(random::key(3), [4, 6]));
-    let sharded =
-        jit(|y: Array, w: Array| with_sharding_constraint(y.matmul(w), &over(P!["data", "model"], &mesh)).tanh())
-            .in_shardings((over(P!["data"], &mesh), over(P![None, "model"], &mesh)));
-    fn body(y: Array, w: Array) -> Array {
-        psum(y.matmul(w).sin().sum(0), "data")
-    }
-    let mapped = shard_map(body, &mesh).in_specs((P!["data"], P![None, "model"])).out_specs(P!["model"]);
-    let (of_sharded, of_mapped) = (sharded.call((&y, &w))?, mapped.call((&y, &w))?);
-    let loss = |w: Array| Ok(mapped.call((&y, w))?.square().sum(..));
-    let of_w = grad(loss).call(&w)?;
-    ExportOptions::new().vjp_order(1).export(sharded, (&y, &w))?.save(folder.join("sharded"))?;
-    ExportOptions::new().vjp_order(1).export(mapped, (&y, &w))?.save(folder.join("mapped"))?;
-    // Any number of rows.
-    fn open(x: Array, n: Array) -> (Array, Array) {
-        (x.mean(0) * n, concatenate([&x, &x], 0).reshape([-1]))
-    }
-    let types = (shape_dtype_struct([2, 3], DType::F32), shape_dtype_struct([3], DType::I32));
-    let options = ExportOptions::new().vjp_order(1).symbolic_args_specs(["b, _", "..."]);
-    options.export(open, types)?.save(folder.join("open"))?;
-    let arrays = [("x", &x), ("want", &want), ("slope", &slope), ("y", &y), ("w", &w), ("of_w", &of_w)];
-    for (name, values) in arrays.into_iter().chain([("of_sharded", &of_sharded), ("of_mapped", &of_mapped)]) {
-        std::fs::write(folder.join(name), values.to_bytes()?).unwrap();
-    }
-    let program = r#"
-import os, sys; sys.path.insert(0, sys.argv[1])
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
-import exchange, jax, jax.numpy as jnp, numpy as np
-f = jax.jit(exchange.load(sys.argv[2] + "/f"))
-x, want, slope = (np.fromfile(f"{sys.argv[2]}/{name}", np.float32).reshape(4, 3) for name in ["x", "want", "slope"])
-n = np.array([2, 3, 4], np.int32)
-np.testing.assert_allclose(f(x, n)[0], want, rtol=1e-5, atol=1e-6)
-np.testing.assert_allclose(jax.grad(lambda x: (f(x, n)[0] ** 2).sum())(x), slope, rtol=1e-5, atol=1e-6)
-g = exchange.load(sys.argv[2] + "/open")
-for rows in [1, 4, 700]:
-    x = np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)
-    mean, twice = jax.jit(g)(x, n)
-    np.testing.assert_allclose(mean, x.mean(0) * n, rtol=1e-5)
-    np.testing.assert_array_equal(twice, np.concatenate([x, x]).reshape(-1))
-    slope = jax.grad(lambda x: g(x, n)[0].sum())(x)
-    np.testing.assert_allclose(slope, np.broadcast_to(n / np.float32(rows), x.shape), rtol=1e-5)
-for wrong in [(0, 3), (65537, 3), (4, 4), (4,)]:
-    try:
-        g(np.zeros(wrong, np.float32), n)
-    except ValueError as error:
-        assert "takes" in str(error)
-    else:
-        raise AssertionError(wrong)
-mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-|spec| over(spec, &mesh) = lambda *axes: jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
-read = lambda name, *shape: np.fromfile(f"{sys.argv[2]}/{name}", np.float32).reshape(shape)
-y, w = jax.device_put(read("y", 8, 4), over("data")), jax.device_put(read("w", 4, 6), over(None, "model"))
-for name, want in [("sharded", read("of_sharded", 8, 6)), ("mapped", read("of_mapped", 6))]:
-    f = jax.jit(exchange.load(f"{sys.argv[2]}/{name}"))
-    out = f(y, w)[0]
-    assert len(out.sharding.device_set) == 8, out.sharding
-    np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-6)
-slope = jax.jit(jax.grad(lambda w: (f(y, w)[0] ** 2).sum()))(w)
-np.testing.assert_allclose(slope, read("of_w", 4, 6), rtol=1e-4, atol=1e-5)
-"#;
-    let python =
-        std::env::var("SHARDAX_TEST_GOLDEN_PYTHON").expect("SHARDAX_TEST_GOLDEN_PYTHON names a Python that has JAX");
-    let tools = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/export");
-    let status = std::process::Command::new(python).args(["-c", program]).arg(tools).arg(&folder).status().unwrap();
-    assert!(status.success());
-    std::fs::remove_dir_all(&folder).unwrap();
-    Ok(())
-}
-
-#[test]
-#[ignore = "needs a Python that has JAX"]
-fn attributes_of_vhlo_are_those_of_mlir() {
-    let python =
-        std::env::var("SHARDAX_TEST_GOLDEN_PYTHON").expect("SHARDAX_TEST_GOLDEN_PYTHON names a Python that has JAX");
-    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/export/vhlo.py");
-    let status = std::process::Command::new(python).arg(script).status().expect("Python starts");
-    assert!(status.success(), "the table in src/export/jax/operation.rs differs");
-}
-
-/// Kernels of Pallas are calls with strings of bytes, for one platform each; another platform has its own branch.
+/// A Pallas kernel is a call with a string of bytes for one platform. `platform_dependent` chooses between kernels and other code.
 #[test]
 fn kernels_of_pallas_and_their_stand_ins() -> Result<()> {
-    versions().try_for_each(kernels_of)
+    for_each_version(kernels_of)
 }
 
 fn kernels_of(version: &str) -> Result<()> {
@@ -639,7 +397,7 @@ fn kernels_of(version: &str) -> Result<()> {
     assert!(texts[0].contains("@tpu_custom_call") || texts[0].contains("\"tpu_custom_call\""), "{}", texts[0]);
     assert!(texts[1].contains("__gpu$xla.gpu.triton") && texts[1].contains("= \"ML\\EF"), "{}", texts[1]);
 
-    // On CPU the plain form, for TPUs and GPUs the kernel, in one program and in its gradient.
+    // One program has the kernels for TPUs and GPUs and plain operations for CPU, and so does its gradient.
     let silu = move |x: Array| -> Result<Array> {
         let branches = (|x: Array| tpu.call(x), |x: Array| cuda.call(x), |x: Array| &x * nn::sigmoid(&x));
         control_flow::platform_dependent(["tpu", "cuda", "default"], branches, x)
@@ -663,27 +421,7 @@ fn kernels_of(version: &str) -> Result<()> {
     Ok(())
 }
 
-/// Kernels of a program that is called with split arrays gather them, which a warning says.
-#[test]
-fn kernels_of_programs_on_split_arrays_warn() -> Result<()> {
-    use std::sync::{Arc, Mutex};
-    setup();
-    let output = Arc::new(Mutex::new(String::new()));
-    let log = output.clone();
-    config::set_warning_hook(move |text| log.lock().expect("the log").push_str(text));
-    let x = random::normal(random::key(0), [8, 4, 4]);
-    let mesh = make_mesh([("data", 8)])?;
-    let f = export(|x: Array| linalg::qr(x).1.abs(), &x)?;
-    let want = f.call(&x)?;
-    assert!(!output.lock().expect("the log").contains("kernels"));
-    let got = f.call(device_put(&x, &NamedSharding::new(&mesh, P!["data"]))?)?;
-    assert!(allclose(got, want, 1e-5, 1e-5)?);
-    let text = output.lock().expect("the log").clone();
-    assert!(text.contains("kernels Qr") && text.contains("shard_map") && text.contains("jax.rs"), "{text}");
-    Ok(())
-}
-
-/// Errors of calls name the line of the user's program alone.
+/// Errors of calls name the line of the user's program, and no other line.
 #[test]
 fn errors_of_calls_name_the_users_line() -> Result<()> {
     setup();

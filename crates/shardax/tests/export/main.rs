@@ -1,13 +1,16 @@
-//! Functions that travel: what is exported and read back computes what it did, in every transformation.
+//! Exported functions: a function that is saved and loaded computes the same as before, in every transformation.
 
 #[path = "../common/mod.rs"]
 mod common;
 
 mod jax;
+mod jax_damage;
+mod jax_devices;
 mod mutants;
 #[path = "../common/mutants.rs"]
 mod mutating;
 mod sizes;
+mod to_jax;
 
 use std::collections::BTreeMap;
 

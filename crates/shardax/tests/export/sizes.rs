@@ -233,7 +233,7 @@ fn damaged_files_of_open_sizes() -> Result<()> {
 
 /// Bounds that JAX 0.12's `symbolic_dim_bounds` returns for the same symbols.
 #[test]
-fn symbolic_dim_bounds_are_those_of_jax() -> Result<()> {
+fn symbolic_dim_bounds_equal_jax() -> Result<()> {
     let constraints = ["b >= 2", "b <= 64", "s <= 10"];
     for (size, bounds) in [
         ("2*b + 1", (5, 129)),

@@ -306,7 +306,7 @@ fn float_ranges_are_rounded_as_in_jax() -> Result<()> {
 
 /// Numbers on the left, references, lists of references and what an operator returns: each function takes each of them.
 #[test]
-fn functions_take_what_operators_return() -> Result<()> {
+fn functions_accept_numbers_references_and_results_of_operators() -> Result<()> {
     use shardax::numpy as np;
     setup();
     let x = array([0.25f32, 0.75]);

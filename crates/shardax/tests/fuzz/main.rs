@@ -50,7 +50,7 @@ fn known() -> Vec<(String, String)> {
 }
 
 #[test]
-fn random_programs_are_what_jax_computes() {
+fn random_programs_equal_jax() {
     setup();
     let other = std::env::var_os("SHARDAX_TEST_FUZZ_FILE").map(PathBuf::from);
     let (mut known, every) = if other.is_some() { (Vec::new(), 1) } else { (known(), one_of(20)) };
@@ -80,7 +80,7 @@ fn random_programs_are_what_jax_computes() {
 
 /// Over axes of type `Explicit`: the types of all results are JAX's, and the values those on one device.
 #[test]
-fn random_programs_of_explicit_types_are_what_jax_computes() {
+fn random_programs_of_explicit_types_equal_jax() {
     setup();
     let mut cases = cases(&committed().with_file_name("explicit.safetensors"), "fuzz");
     assert!(cases.len() >= 200 && cases.iter().all(|case| case.op == "explicit"));
@@ -120,7 +120,7 @@ fn texts_of_random_programs() {
 
 /// One piece of each way; `SHARDAX_TEST_FUZZ_PIECES=0..70` runs these, and `cargo xtask sweep` one after the other.
 #[test]
-fn programs_are_the_same_however_they_are_run() {
+fn programs_compute_the_same_in_every_form() {
     setup();
     let pieces = std::env::var("SHARDAX_TEST_FUZZ_PIECES").ok();
     let pieces = pieces.as_deref().and_then(|text| {
@@ -266,10 +266,7 @@ fn compare<'a>(program: &Program<'a>, outs: &mut impl Iterator<Item = Array>) ->
     let mut first = None;
     for (k, want, tol) in program.wanted() {
         let got = outs.next().expect("a result for each answer");
-        let wrong = match is_blind(want, tol) {
-            true => Err("zeros would pass".to_owned()),
-            false => differ(&got, want, tol),
-        };
+        let wrong = if is_blind(want, tol) { Err("zeros would pass".to_owned()) } else { differ(&got, want, tol) };
         if let (Err(what), None) = (wrong, &first) {
             let what = format!("result {k}: {what}");
             first = Some(Failure { program: program.case, operations: program.blamed(k), what });

@@ -159,9 +159,8 @@ impl<'a> Program<'a> {
 
     /// The program in its mode; its derivatives recompute what the steps gave, if `recomputed`.
     pub fn run_recomputed(&self, args: &[Array], recomputed: bool) -> Result<Vec<Array>> {
-        let body = |xs: &[Array]| match recomputed {
-            true => checkpoint(|xs: Vec<Array>| self.body(&xs)).call(xs.to_vec()),
-            false => self.body(xs),
+        let body = |xs: &[Array]| {
+            if recomputed { checkpoint(|xs: Vec<Array>| self.body(&xs)).call(xs.to_vec()) } else { self.body(xs) }
         };
         let (ins, more) = args.split_at(self.inputs());
         match self.mode {

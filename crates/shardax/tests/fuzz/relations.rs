@@ -249,9 +249,12 @@ fn results(group: &[&Program], way: Way, random: &mut Random) -> Result<Vec<Arra
 
 /// A batch with `x` as this entry; the others have its elements, moved.
 fn batch(x: &Array, count: usize, entry: usize) -> Array {
-    let moved = |i: usize| match i == entry || x.size() < 2 {
-        true => x.clone(),
-        false => shardax::numpy::roll(x.reshape([x.size()]), i as i32 + 1, 0).reshape(x.shape()),
+    let moved = |i: usize| {
+        if i == entry || x.size() < 2 {
+            x.clone()
+        } else {
+            shardax::numpy::roll(x.reshape([x.size()]), i as i32 + 1, 0).reshape(x.shape())
+        }
     };
     shardax::numpy::stack((0..count).map(moved).collect::<Vec<_>>(), 0)
 }

@@ -64,9 +64,10 @@ pub fn rust(program: &Program) -> String {
         }
     };
     let _ = writeln!(text, "    let xs = vec![{arguments}];");
-    let _ = match what.starts_with("//") {
-        true => writeln!(text, "    {what}"),
-        false => writeln!(text, "    println!(\"{{:?}}\", {what});"),
+    let _ = if what.starts_with("//") {
+        writeln!(text, "    {what}")
+    } else {
+        writeln!(text, "    println!(\"{{:?}}\", {what});")
     };
     text + "    Ok(())\n}\n"
 }

@@ -275,7 +275,7 @@ fn updates() -> Result<()> {
 
 /// A mask names the places where it is true, as long as its values are known.
 #[test]
-fn masks_are_indices_where_they_are_known() -> Result<()> {
+fn known_masks_are_indices() -> Result<()> {
     setup();
     let x = arange(0..12).reshape([3, 4]);
     assert_eq!(x.get(x.greater(8)).to_vec::<i32>()?, [9, 10, 11]);

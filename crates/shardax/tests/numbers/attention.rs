@@ -374,7 +374,7 @@ fn large_values_stay_finite() -> Result<()> {
 
 /// The formulas' products, of which a gradient does one a second time.
 #[test]
-fn what_attention_costs() -> Result<()> {
+fn cost_estimates_of_attention() -> Result<()> {
     common::quick::setup();
     let Case(q, k, depth, ..) = CASES[1];
     let [queries, keys] = [q[1] as f64, k[1] as f64];

@@ -214,7 +214,7 @@ fn printed_with(kernels: &str) -> String {
 }
 
 #[test]
-fn the_kernels_return_what_xla_returns() {
+fn convolution_kernels_equal_xla() {
     let (kernels, xla) = (printed_with("all"), printed_with("xla"));
     let [kernels, xla] =
         [&kernels, &xla].map(|text| text.lines().filter(|line| !line.starts_with("test result")).collect::<Vec<_>>());

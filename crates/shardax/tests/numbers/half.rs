@@ -90,7 +90,7 @@ fn products_of_half_precision_and_their_gradients_are_rounded_once() {
 }
 
 #[test]
-fn cotangents_of_what_was_repeated_are_summed_in_float32() {
+fn cotangents_of_repeated_elements_are_summed_in_float32() {
     setup();
     let of_scalar: Fun = |x| {
         let loss = |s: Array, x: Array| (s * x).astype(DType::F32).sum(..);

@@ -1,5 +1,5 @@
-//! Numbers where the easy way is wrong: half precision, the edges of dtypes, ties and emptiness. (Each function's values
-//! there are compared with JAX's in `golden.rs`.)
+//! Numbers for which a simple implementation is wrong: half precision, the limits of dtypes, ties and arrays without elements.
+//! `golden.rs` compares the values of each function with JAX's.
 
 mod accuracy;
 mod arcsines;
@@ -7,12 +7,14 @@ mod arctangents;
 mod attention;
 #[path = "../common/mod.rs"]
 mod common;
+mod complex;
 mod convolutions;
 mod cumulatives;
 mod decompositions;
 mod edges;
 mod extremes;
 mod half;
+mod indices;
 mod keys;
 mod limits;
 mod logarithms;

@@ -81,7 +81,7 @@ fn narrow_floats_are_integers() -> Result<()> {
 }
 
 #[test]
-fn elements_come_and_go_as_they_are() -> Result<()> {
+fn narrow_elements_are_copied_without_conversion() -> Result<()> {
     setup();
     let x = array([F8E4M3Fn::from_f64(0.3), F8E4M3Fn::from_f64(-8.0)]);
     assert_eq!((x.dtype(), x.to_string()), (DType::F8E4M3Fn, "[ 0.3125 -8.    ]".to_owned()));

@@ -430,7 +430,7 @@ fn products_of_integers_in_groups() {
 }
 
 #[test]
-fn cpu_kernels_compute_what_xla_does() {
+fn cpu_kernels_equal_xla() {
     let mut command = child::command("products::in_a_process_with_cpu_kernels");
     child::run(command.env(VARIABLE, "auto"));
 }

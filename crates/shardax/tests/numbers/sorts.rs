@@ -128,9 +128,10 @@ fn searches() -> Result<()> {
     assert!(text.contains("shardax_search_sorted"), "{text}");
     let values = concatenate([odd(), array([0.5f32, 1e-40, -3.0])], 0);
     for dtype in [DType::F16, DType::Bf16, DType::F32, DType::F64, DType::I8, DType::U16, DType::I64, DType::U32] {
-        let (sorted, values) = match dtype.is_float() {
-            true => (odd().astype(dtype).sort(-1), values.astype(dtype)),
-            false => (array([0, 3, 3, 9]).astype(dtype), arange(0..11).astype(dtype)),
+        let (sorted, values) = if dtype.is_float() {
+            (odd().astype(dtype).sort(-1), values.astype(dtype))
+        } else {
+            (array([0, 3, 3, 9]).astype(dtype), arange(0..11).astype(dtype))
         };
         let [less, at_most] = [sorted.searchsorted(&values), sorted.searchsorted_right(&values)];
         let pair =

@@ -51,7 +51,7 @@ fn products_with_one_row_are_those_with_several() {
 }
 
 #[test]
-fn what_is_not_finite_stays_in_its_row() {
+fn non_finite_elements_stay_in_their_row() {
     common::quick::setup();
     let (x, w) = (ones([1, 1, 8, 16]), random::normal(random::key(2), [1, 64, 8, 16]));
     let w = w.at((0, 3, 5, 2)).set(f32::NAN).at((0, 7, 1, 0)).set(f32::INFINITY);
@@ -63,7 +63,7 @@ fn what_is_not_finite_stays_in_its_row() {
 }
 
 #[test]
-fn gradients_through_one_row_are_those_of_sums() {
+fn gradients_through_one_row_equal_gradients_of_sums() {
     common::quick::setup();
     let (x, w) = (random::normal(random::key(1), [1, 1, 8, 16]), random::normal(random::key(2), [1, 64, 8, 16]));
     fn product(x: &Array, w: &Array) -> Array {

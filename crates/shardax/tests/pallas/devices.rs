@@ -173,7 +173,7 @@ const ON_TPUS: [(&str, [usize; 2], Call); 9] = [
 ];
 
 #[test]
-fn what_gpus_and_tpus_cannot_run_says_why_and_what_helps() {
+fn kernels_that_gpus_and_tpus_cannot_run_are_errors() {
     setup();
     let (mut all, mut wrong) = (String::new(), Vec::new());
     for (platform, rows) in [("cuda", &ON_GPUS[..]), ("tpu", &ON_TPUS[..])] {
@@ -184,10 +184,8 @@ fn what_gpus_and_tpus_cannot_run_says_why_and_what_helps() {
             if !complete {
                 wrong.push(format!("{platform}, {name}: {message}"));
             }
-            let lines = message.lines().map(|line| match line.trim_start().starts_with("at ") {
-                true => "  at devices.rs",
-                false => line,
-            });
+            let lines =
+                message.lines().map(|line| if line.trim_start().starts_with("at ") { "  at devices.rs" } else { line });
             let _ = writeln!(all, "== {platform}: {name}\n{}\n", lines.collect::<Vec<_>>().join("\n"));
         }
     }

@@ -72,7 +72,7 @@ fn specs_that_do_not_fit_are_errors() {
 }
 
 #[test]
-fn kernels_that_are_wrong_are_errors() {
+fn invalid_kernels_are_errors() {
     setup();
     let x = ones([8]);
     fn run(x: &Array, kernel: impl Fn(&Ref, &Ref) -> Result<()>) -> Result<Array> {
@@ -141,7 +141,7 @@ fn refs_belong_to_their_kernel() -> Result<()> {
 }
 
 #[test]
-fn derivatives_are_those_of_custom_vjp() -> Result<()> {
+fn derivatives_of_pallas_calls_need_custom_vjp() -> Result<()> {
     setup();
     fn plain(x: Array) -> Result<Array> {
         pl::pallas_call(copy, of([8])).call([x])

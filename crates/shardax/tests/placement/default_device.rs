@@ -6,7 +6,7 @@ use super::*;
 
 /// New arrays, operations and compiled functions go to the default device; what is committed stays where it is.
 #[test]
-fn what_lies_nowhere_goes_to_the_default_device() -> Result<()> {
+fn uncommitted_arrays_use_the_default_device() -> Result<()> {
     setup();
     let all_devices = local_devices()?;
     let f = jit(|x: Array| x * 2 + 1);

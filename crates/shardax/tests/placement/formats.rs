@@ -67,7 +67,7 @@ fn compiled_programs_travel_with_their_layouts() -> Result<()> {
 }
 
 #[test]
-fn what_cannot_be_is_an_error() -> Result<()> {
+fn invalid_formats_are_errors() -> Result<()> {
     setup();
     let device = &devices()?[0];
     let columns = here(COLUMNS)?;
@@ -196,7 +196,7 @@ fn what_cannot_be_is_an_error() -> Result<()> {
 
 /// JAX chooses the same layouts in the same programs (`tools/golden/layouts.py`).
 #[test]
-fn the_compiler_gets_the_layouts_that_jax_gives_it() -> Result<()> {
+fn the_compiler_receives_the_layouts_of_jax() -> Result<()> {
     setup();
     let device = &devices()?[0];
     let split = NamedSharding::new(&make_mesh([("a", 2), ("b", 4)])?.auto(), P!["a"]);

@@ -67,7 +67,7 @@ fn to_a_device_a_sharding_a_spec_or_nowhere() -> Result<()> {
 }
 
 #[test]
-fn what_lies_right_is_not_copied() -> Result<()> {
+fn device_put_does_not_copy_arrays_in_place() -> Result<()> {
     let (split, whole) = shardings()?;
     let all_devices = devices()?;
     let x = device_put(&arange(0..16), &split)?;
@@ -391,7 +391,7 @@ fn placement_of(x: &Array) -> (bool, bool, bool) {
 }
 
 #[test]
-fn what_is_known_of_a_place() -> Result<()> {
+fn placement_properties_of_arrays() -> Result<()> {
     let (split, whole) = shardings()?;
     let on_one = ones([8, 2]);
     let (rows, copies) = (device_put(&on_one, &split)?, device_put(&on_one, &whole)?);
@@ -407,7 +407,7 @@ fn what_is_known_of_a_place() -> Result<()> {
 }
 
 #[test]
-fn what_is_known_of_devices() -> Result<()> {
+fn devices_of_shardings() -> Result<()> {
     let (split, whole) = shardings()?;
     let all_devices = devices()?;
     let moved = Sharding::from(&all_devices[3]);

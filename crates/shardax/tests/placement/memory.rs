@@ -123,7 +123,7 @@ fn the_gradient_of_an_argument_on_the_host_is_on_the_device() -> Result<()> {
 }
 
 #[test]
-fn what_cannot_be_is_an_error() -> Result<()> {
+fn invalid_formats_are_errors() -> Result<()> {
     let (split, _) = shardings()?;
     let (drum, host) = (split.with_memory_kind("drum"), split.with_memory_kind("pinned_host"));
     let x = device_put(&arange(0..8), &split)?;

@@ -163,12 +163,11 @@ pub fn expected(devices: usize) -> &'static Made {
             .env("SHARDAX_NUM_CPU_DEVICES", devices.to_string())
             .output()
             .map_err(|e| e.to_string())?;
-        match outcome.status.success() {
-            true => Ok(folder),
-            false => {
-                let message = [outcome.stdout, outcome.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-                Err(format!("{}\n{}", outcome.status, message.concat()))
-            }
+        if outcome.status.success() {
+            Ok(folder)
+        } else {
+            let message = [outcome.stdout, outcome.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+            Err(format!("{}\n{}", outcome.status, message.concat()))
         }
     })
 }

@@ -143,7 +143,7 @@ fn pmap_takes_and_returns_host_local_arrays() {
 }
 
 #[test]
-fn pmap_rejects_what_it_cannot_do() {
+fn pmap_over_processes_rejects_unsupported_arguments() {
     everywhere(|| {
         let d = each();
         fails(pmap(|x: Array| x).call(&ones([d + 1, 2])), &[&format!("over this process's {d} devices")]);

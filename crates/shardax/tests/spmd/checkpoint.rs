@@ -66,7 +66,7 @@ fn derivatives_are_the_same() -> Result<()> {
 
 /// It is computed again: its sines occur twice, and behind a barrier.
 #[test]
-fn it_is_computed_again() -> Result<()> {
+fn checkpointed_functions_are_recomputed() -> Result<()> {
     setup();
     fn f(x: Array) -> Result<Array> {
         Ok(checkpoint(|x: Array| x.sin().sin().sin()).call(x)?.sum(..))

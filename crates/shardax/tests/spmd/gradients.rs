@@ -149,7 +149,7 @@ fn gradients_of_broadcast_operands_are_sent_small() -> Result<()> {
 
 /// The rules of a custom derivative return values that vary as those they stand for: a sum too many is an error.
 #[test]
-fn rules_vary_as_what_they_stand_for() -> Result<()> {
+fn custom_rules_must_vary_like_their_function() -> Result<()> {
     use shardax::control_flow::{custom_jvp, custom_vjp};
     setup();
     let mesh = make_mesh([("i", 8)])?;

@@ -374,7 +374,7 @@ fn gradients_for_all_kinds_of_axes() -> Result<()> {
 ///
 /// JAX: `testPmapPostProcess`.
 #[test]
-fn gradient_of_what_pmap_captures() -> Result<()> {
+fn gradient_of_captures_of_pmap() -> Result<()> {
     setup();
     let (x, y) = (noise([5, 7]), noise([5, 8, 7]));
     fn with_pmap(x: Array, y: Array) -> Result<Array> {

@@ -232,7 +232,7 @@ fn cases() -> u32 {
 }
 
 #[test]
-fn however_it_is_split_and_nested_it_is_what_one_device_computes() {
+fn sharded_and_nested_programs_equal_one_device() {
     setup();
     let steps = prop::collection::vec(prop::sample::select(&STEPS[..]), 1..5);
     // Where each mesh axis goes: to the rows, to the columns, or nowhere.

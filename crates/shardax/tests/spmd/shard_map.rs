@@ -38,7 +38,7 @@ fn shard_map_passes_static_tuples() -> Result<()> {
 
 /// JAX: `test_in_spec_none`.
 #[test]
-fn in_specs_none_passes_values_that_are_no_arrays() -> Result<()> {
+fn in_specs_none_passes_values_other_than_arrays() -> Result<()> {
     let mesh = mesh42()?;
     #[derive(Clone, Debug, PartialEq, Eq, Hash)]
     struct Config {

@@ -53,13 +53,13 @@ const NESTS: &[(&str, Nest)] = &[
         shardax::scan_n(|c: Array| Ok((c.clone(), vmap(|x: Array| f(x, n)).call(c)?)), xs, 2).map(|(_, ys)| ys)
     }),
     ("checkpoint", |f, x, n| checkpoint(move |x: Array| f(x, n)).call(x)),
-    ("jvp", |f, x, n| match x.dtype().is_float() {
-        true => jvp(|x: Array| f(x, n), &x, &x).map(|(_, t)| t),
-        false => f(x, n),
-    }),
-    ("linearize", |f, x, n| match x.dtype().is_float() {
-        true => linearize(|x: Array| f(x, n), x.clone()).and_then(|(_, push)| push.call(x)),
-        false => f(x, n),
+    ("jvp", |f, x, n| if x.dtype().is_float() { jvp(|x: Array| f(x, n), &x, &x).map(|(_, t)| t) } else { f(x, n) }),
+    ("linearize", |f, x, n| {
+        if x.dtype().is_float() {
+            linearize(|x: Array| f(x, n), x.clone()).and_then(|(_, push)| push.call(x))
+        } else {
+            f(x, n)
+        }
     }),
     ("custom_vjp", |f, x, n| {
         let g = custom_vjp(move |x: Array| f(x, n))
@@ -82,7 +82,7 @@ fn parts(n: usize, columns: usize, dtype: DType) -> Array {
 }
 
 #[test]
-fn collectives_are_those_of_batches() {
+fn collectives_over_devices_equal_collectives_over_batches() {
     setup();
     let only = std::env::var("SHARDAX_TEST_COLLECTIVES_ONLY").ok();
     let (mut equal, mut rejected, mut failures, mut number) = (0, 0, Vec::new(), 0);

@@ -296,7 +296,7 @@ fn refs_are_written_by_threads_in_every_order() -> Result<()> {
 }
 
 #[test]
-fn refs_have_their_values_in_memory_of_their_own() -> Result<()> {
+fn refs_store_their_values_in_separate_memory() -> Result<()> {
     setup();
     let x = array([1.0f32, 2.0]);
     let r = new_ref(&x)?;
@@ -602,7 +602,7 @@ fn arrays_like_another_have_its_sharding() -> Result<()> {
 }
 
 #[test]
-fn rejected_shardings_are_named_as_what_they_are() -> Result<()> {
+fn errors_name_rejected_shardings() -> Result<()> {
     let (_, guard) = mesh([("x", 2), ("y", 4)]);
     #[track_caller]
     fn fails<T>(result: Result<T>, text: &str) {

@@ -66,9 +66,10 @@ fn unreduced(x: &Array) -> Result<Array> {
     fn u(x: &Array) -> Result<Array> {
         device_put(x, P![].unreduced(["x"]))
     }
-    match x.dtype().is_inexact() {
-        true => Ok(u(&(x * 0.5))? + device_put(&(x * 0.5), P!["x"]).map(|x| reshard(x, P![].unreduced(["x"])))?),
-        false => device_put(x, P![]),
+    if x.dtype().is_inexact() {
+        Ok(u(&(x * 0.5))? + device_put(&(x * 0.5), P!["x"]).map(|x| reshard(x, P![].unreduced(["x"])))?)
+    } else {
+        device_put(x, P![])
     }
 }
 

@@ -125,7 +125,7 @@ fn inside_other_transformations() -> Result<()> {
 }
 
 #[test]
-fn what_has_no_derivative() -> Result<()> {
+fn jacobians_reject_integers() -> Result<()> {
     let text = message(jacrev(|x: Array| x.argmax(0)).call(noise([2])));
     assert!(text.contains("jacrev requires real- or complex-valued outputs, but got int32[]"), "{text}");
     let text = message(jacfwd(|x: Array| x * 2.0).call(array([1, 2])));

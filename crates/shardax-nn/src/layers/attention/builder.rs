@@ -234,9 +234,10 @@ impl MultiHeadAttentionBuilder {
     fn key_projection(&self, in_features: usize, heads: usize, depth: usize, rngs: &mut Rngs) -> LinearGeneral {
         let builder = self.input_projection(in_features, heads, depth);
         let Some(axes) = self.kernel_axes.as_ref().filter(|axes| axes.len() == 3) else { return builder.build(rngs) };
-        match rngs.rules().divides(axes, [in_features, heads, depth])[1] {
-            true => builder.build(rngs),
-            false => builder.kernel_axes([axes[0], None, axes[2]]).build(rngs),
+        if rngs.rules().divides(axes, [in_features, heads, depth])[1] {
+            builder.build(rngs)
+        } else {
+            builder.kernel_axes([axes[0], None, axes[2]]).build(rngs)
         }
     }
 

@@ -410,9 +410,10 @@ impl MultiHeadAttention {
         positions: Option<&Array>,
         start: Option<&Array>,
     ) -> Array {
-        match self.own.normalize_after_rope {
-            true => normalized(self.rotated(self.bounded(x), rope, positions, start), norms),
-            false => self.rotated(self.bounded(normalized(x, norms)), rope, positions, start),
+        if self.own.normalize_after_rope {
+            normalized(self.rotated(self.bounded(x), rope, positions, start), norms)
+        } else {
+            self.rotated(self.bounded(normalized(x, norms)), rope, positions, start)
         }
     }
 
@@ -446,9 +447,12 @@ impl MultiHeadAttention {
     /// Returns the factors of the heads' results, if there is a gate.
     #[track_caller]
     fn gate_of(&self, x: &Array) -> Option<Array> {
-        self.gate.as_ref().map(|gate| match self.own.softplus_gate {
-            true => shardax::nn::softplus(gate.forward(x)),
-            false => shardax::nn::sigmoid(gate.forward(x)),
+        self.gate.as_ref().map(|gate| {
+            if self.own.softplus_gate {
+                shardax::nn::softplus(gate.forward(x))
+            } else {
+                shardax::nn::sigmoid(gate.forward(x))
+            }
         })
     }
 }

@@ -242,10 +242,7 @@ transformation! {
             if this.use_clipping { maximum(minimum(&u, &bound), -&bound).astype(u.dtype()) } else { u }
         }, grads, state.nu)?;
         let mu = tree::map2(|u, m| weighted_mean(u, m, &b1), scaled.clone(), state.mu)?;
-        let updates = match this.nesterov {
-            true => tree::map2(|u, m| weighted_mean(u, m, &b1), scaled, mu.clone())?,
-            false => mu.clone(),
-        };
+        let updates = if this.nesterov { tree::map2(|u, m| weighted_mean(u, m, &b1), scaled, mu.clone())? } else { mu.clone() };
         Ok((updates, AdoptState { count: safe_increment(state.count), mu, nu }))
     };
 }

@@ -74,7 +74,8 @@ pub fn reduce_on_plateau() -> ReduceOnPlateau {
 impl ReduceOnPlateau {
     /// Returns the state before the first value.
     ///
-    /// Every number must be in its range.
+    /// # Errors
+    /// Returns an error if an option is out of its range, or if the dtypes of the parameters have no order.
     #[track_caller]
     pub fn init<P: Tree>(&self, params: &P) -> Result<ReduceOnPlateauState> {
         let owner = "reduce_on_plateau";
@@ -95,6 +96,9 @@ impl ReduceOnPlateau {
     }
 
     /// Returns the scaled updates and the next state for this value of the loss.
+    ///
+    /// # Errors
+    /// Returns an error if an array of the updates failed, or if `value` is not a scalar.
     #[track_caller]
     pub fn update_with_value<P: Tree>(
         &self,
@@ -149,6 +153,9 @@ pub fn scale_by_polyak() -> ScaleByPolyak {
 
 impl ScaleByPolyak {
     /// Returns the scaled updates for this value of the loss. Their signs do not change.
+    ///
+    /// # Errors
+    /// Returns an error if an array of the updates failed, or if `value` is not a scalar.
     #[track_caller]
     pub fn update_with_value<P: Tree>(&self, updates: P, value: impl ArrayLike) -> Result<P> {
         let square = NormOptions::new().squared(true).norm(&updates);
@@ -173,6 +180,9 @@ impl ScaleByPolyak {
 /// assert_eq!(apply_updates(params, updates)?.to_vec::<f32>()?, [0.5, 1.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if an array of the gradients failed, or if `value` is not a scalar.
 #[track_caller]
 pub fn polyak_sgd<P: Tree>(grads: P, value: impl ArrayLike) -> Result<P> {
     scale_by_polyak().update_with_value(scale(-1.0, &grads)?, value)

@@ -95,9 +95,10 @@ pub(super) fn lower_quotient(cx: &mut Lowering, args: &[Value], out: &Aval) -> R
 /// The angle is the arctangent of a quotient of at most 1, or the difference of this arctangent from a multiple of π/2.
 fn angle(y: &Array, x: &Array) -> Array {
     let is_double = x.dtype() == DType::F64;
-    let (coefficients, rest_of_half_pi, integer, least) = match is_double {
-        true => (&F64[..], REST_OF_HALF_PI_F64, DType::I64, 1e-290),
-        false => (&F32[..], REST_OF_HALF_PI_F32, DType::I32, 1e-30),
+    let (coefficients, rest_of_half_pi, integer, least) = if is_double {
+        (&F64[..], REST_OF_HALF_PI_F64, DType::I64, 1e-290)
+    } else {
+        (&F32[..], REST_OF_HALF_PI_F32, DType::I32, 1e-30)
     };
     let (width, height) = (ABS.apply(x), ABS.apply(y));
     let is_steep = height.greater(&width);

@@ -27,9 +27,10 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     if cx.dtype(vector.0) != out.dtype || cx.aval(matrix.0).size() < MIN_ELEMENTS {
         return None;
     }
-    match vector.2.is_empty() {
-        true => flat(dot.precision, cx, vector, matrix, out),
-        false => rows(dot.precision, cx, vector, matrix, out),
+    if vector.2.is_empty() {
+        flat(dot.precision, cx, vector, matrix, out)
+    } else {
+        rows(dot.precision, cx, vector, matrix, out)
     }
 }
 

@@ -139,10 +139,8 @@ impl<'a> Split<'a> {
         // An equation depends on the same as its inputs do. One with an effect must run in every step.
         for (index, eqn) in body.eqns.iter().enumerate() {
             let on_inputs = variables(&eqn.inputs).map(|var| dependences[var.index()]).max();
-            let dependence = match eqn.primitive.has_effects() {
-                true => Dependence::Step,
-                false => on_inputs.unwrap_or(Dependence::Constants),
-            };
+            let dependence =
+                if eqn.primitive.has_effects() { Dependence::Step } else { on_inputs.unwrap_or(Dependence::Constants) };
             for var in &eqn.outputs {
                 definitions[var.index()] = Some(index);
                 dependences[var.index()] = dependence;
@@ -234,10 +232,7 @@ impl<'a> Split<'a> {
         let Some((_, [lhs, rhs])) = product(eqn) else { return Output::Kept };
         let is_output_only = self.uses[var.index()] == 1 && !self.before.contains(&equation);
         let can_move = is_output_only && !self.is_constant(lhs) && self.multiplies_constant(eqn, rhs, 0);
-        match can_move && self.stack(&[lhs], self.size(rhs) / 2) {
-            true => Output::Product(equation),
-            false => Output::Kept,
-        }
+        if can_move && self.stack(&[lhs], self.size(rhs) / 2) { Output::Product(equation) } else { Output::Kept }
     }
 
     /// The terms that each step adds to a carry, if it has no other use.

@@ -5,7 +5,7 @@
 //! This saves memory traffic if there are few users, or little to read. But a sum that grows from layer to layer, such
 //! as the residual stream of a transformer and its cotangent, is then read from its beginning in every loop, so
 //! traffic, instructions and compile time grow with the square of the depth (`docs/plugin.md`). Such a value is
-//! materialized: computed once. Checked by `loops_of_deep_sums_are_no_longer_than_those_of_shallow_ones`.
+//! materialized: computed once. Checked by `loops_of_sums_do_not_grow_with_the_depth`.
 //!
 //! XLA's compile time also grows faster than the number of operands of one loop (LLVM compares each pair of them), and
 //! with the number of loops times the operations that each of them computes again. Therefore loops are bounded for
@@ -97,10 +97,7 @@ fn bound_operands(program: &Program, kept: &mut [bool]) {
         let Some(out) = fused(eqn).filter(|out| !kept[*out]) else { continue };
         let mut all = VarSet::default();
         operands(eqn).for_each(|v| all.extend(&sources[v.index()]));
-        match all.len() < MAX_LOOP_OPERANDS {
-            true => sources[out] = all,
-            false => kept[out] = true,
-        }
+        if all.len() < MAX_LOOP_OPERANDS { sources[out] = all } else { kept[out] = true }
     }
 }
 
@@ -122,9 +119,10 @@ fn bound_repetition(program: &Program, uses: &[u32], kept: &mut [bool]) {
         let mut all = VarSet::of(out as u32);
         operands(eqn).for_each(|v| all.extend(&computed[v.index()]));
         let repeated: usize = all.0.iter().map(|&equation| operations[equation as usize]).sum();
-        match uses[out] >= 2 && loops[out].len() * repeated >= MAX_REPEATED_OPERATIONS {
-            true => kept[out] = true,
-            false => computed[out] = all,
+        if uses[out] >= 2 && loops[out].len() * repeated >= MAX_REPEATED_OPERATIONS {
+            kept[out] = true
+        } else {
+            computed[out] = all
         }
     }
 }
@@ -218,10 +216,8 @@ fn keep(program: &Program, users: &Users<MAX_TRACKED>, uses: &[u32]) -> Vec<bool
         let (loops, operands) = (users.loops[out].len(), all.len());
         // Without materialization, each loop reads each operand. With it, the operands are read once, and the value is
         // written once and read by each loop. If the value must be in memory anyway, the matmul's loop does not count.
-        let spares = match users.multiplied[out] {
-            true => loops >= 2 && operands >= 2,
-            false => loops * operands > operands + 1 + loops,
-        };
+        let spares =
+            if users.multiplied[out] { loops >= 2 && operands >= 2 } else { loops * operands > operands + 1 + loops };
         // A matmul reads a transposed operand directly.
         let needed = users.by_vector[out] && eqn.primitive.name() != "transpose";
         if size >= MIN_ELEMENTS && (needed || uses[out] >= 2 && spares) {

@@ -25,9 +25,10 @@ pub(super) fn lower(of: &TriangularSolve, cx: &mut Lowering, args: &[Value], out
         if let Some(x) = super::kernels::decompositions::lower_triangular_solve(*of, cx, args, outs) {
             return Ok(x);
         }
-        match cx.has_quirk("triangular-solve-spreads-nan") {
-            true => cx.expand(args, |args| Ok(vec![substitute(of, &args[0], &args[1])?])),
-            false => Ok(vec![cx.op("stablehlo.triangular_solve", args, &of.attrs(), &outs[0])]),
+        if cx.has_quirk("triangular-solve-spreads-nan") {
+            cx.expand(args, |args| Ok(vec![substitute(of, &args[0], &args[1])?]))
+        } else {
+            Ok(vec![cx.op("stablehlo.triangular_solve", args, &of.attrs(), &outs[0])])
         }
     })
     .map(Some)
@@ -35,10 +36,11 @@ pub(super) fn lower(of: &TriangularSolve, cx: &mut Lowering, args: &[Value], out
 
 /// Solves `op(a) x = b`, or `x op(a) = b`.
 fn substitute(of: &TriangularSolve, a: &Array, b: &Array) -> Result<Array> {
-    let (a, b) = match of.left_side {
-        true => (of.op.of(a), b.clone()),
+    let (a, b) = if of.left_side {
+        (of.op.of(a), b.clone())
+    } else {
         // After the transposition, `a` is on the left.
-        false => (of.op.of(a).mt(), b.mt()),
+        (of.op.of(a).mt(), b.mt())
     };
     let lower = of.lower ^ (of.op != Op::Plain) ^ !of.left_side;
     let x = by_blocks(&a, &b, lower, of.unit_diagonal)?;

@@ -308,14 +308,15 @@ impl Call {
         // XLA checks the dimension numbers of the products that the call replaces.
         const SCORES: [[usize; 2]; 2] = [[0, 1], [0, 2]];
         const POSITIONS: [[usize; 2]; 2] = [[0, 2], [0, 2]];
-        let dots = match is_gradient {
-            false => vec![dot_numbers("bmm1", [3, 3], POSITIONS), dot_numbers("bmm2", [3, 1], SCORES)],
-            true => vec![
+        let dots = if !is_gradient {
+            vec![dot_numbers("bmm1", [3, 3], POSITIONS), dot_numbers("bmm2", [3, 1], SCORES)]
+        } else {
+            vec![
                 dot_numbers("bmm1_grad_gemm1", [2, 1], SCORES),
                 dot_numbers("bmm1_grad_gemm2", [3, 1], SCORES),
                 dot_numbers("bmm2_grad_gemm1", [2, 1], SCORES),
                 dot_numbers("bmm2_grad_gemm2", [3, 3], POSITIONS),
-            ],
+            ]
         };
         let element_type = if self.dtype == DType::Bf16 { "BF16" } else { "F16" };
         let mask_type = match (self.is_padded, self.is_causal) {

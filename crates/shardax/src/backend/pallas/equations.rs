@@ -177,9 +177,10 @@ fn unsupported(primitive: &dyn Primitive) -> Error {
 fn operation(text: &mut Text, primitive: &dyn Primitive, args: &[Val], shape: &[usize]) -> Result<Val> {
     let any = primitive.as_any();
     if let Some(BroadcastInDim { dims, .. }) = any.downcast_ref() {
-        return match dims.windows(2).any(|pair| pair[0] > pair[1]) {
-            true => Err(unsupported(primitive)),
-            false => text.broadcast(&args[0], dims, shape),
+        return if dims.windows(2).any(|pair| pair[0] > pair[1]) {
+            Err(unsupported(primitive))
+        } else {
+            text.broadcast(&args[0], dims, shape)
         };
     }
     if let Some(Convert { dtype, .. }) = any.downcast_ref() {

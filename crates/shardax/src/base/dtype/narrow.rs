@@ -172,10 +172,7 @@ impl Format {
 /// The low bits of an integer, with the sign of a signed dtype.
 pub(super) fn wrapped(value: i128, dtype: DType) -> i8 {
     let unused = 8 - dtype.bits();
-    match dtype.is_signed() {
-        true => ((value as i8) << unused) >> unused,
-        false => (value as u8 & (u8::MAX >> unused)) as i8,
-    }
+    if dtype.is_signed() { ((value as i8) << unused) >> unused } else { (value as u8 & (u8::MAX >> unused)) as i8 }
 }
 
 macro_rules! element {

@@ -63,9 +63,10 @@ fn promote_narrow(a: (DType, bool), b: (DType, bool)) -> Result<(DType, bool)> {
     if fits {
         return Ok((narrow, false));
     }
-    let kinds = match narrow.is_float() || other.is_narrow() && other.is_float() {
-        true => "floats of 8 bits and fewer",
-        false => "integers of 4 bits and fewer",
+    let kinds = if narrow.is_float() || other.is_narrow() && other.is_float() {
+        "floats of 8 bits and fewer"
+    } else {
+        "integers of 4 bits and fewer"
     };
     Err(err!(
         Type,

@@ -140,6 +140,9 @@ pub(crate) fn encode(events: &[Event], recorded: &[u8], started_at: SystemTime) 
 
 impl Encoded {
     /// Writes the files into a new folder below `folder`; returns their paths.
+    ///
+    /// # Errors
+    /// Returns an error if the folder cannot be written to.
     pub fn write_below(&self, folder: &Path) -> Result<Vec<PathBuf>> {
         self.write(folder).map_err(|e| {
             err!(Runtime, "cannot write the profile below {}: {e}", folder.display())

@@ -379,9 +379,10 @@ pub(crate) struct Timestamp(u64, u64);
 /// The current time; `None` if no profile of devices is recorded.
 #[inline]
 pub(crate) fn now() -> Option<Timestamp> {
-    match is_active() && DEVICE_LEVEL.load(Ordering::Relaxed) > 0 {
-        true => recording().as_ref().map(|r| Timestamp(r.number, r.now())),
-        false => None,
+    if is_active() && DEVICE_LEVEL.load(Ordering::Relaxed) > 0 {
+        recording().as_ref().map(|r| Timestamp(r.number, r.now()))
+    } else {
+        None
     }
 }
 

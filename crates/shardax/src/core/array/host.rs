@@ -295,6 +295,10 @@ impl Array {
     /// assert_eq!(x.type_name(), "float32[2,3]");
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the number of elements is not the product of `shape`, or if the default device cannot be
+    /// used.
     #[track_caller]
     pub fn from_vec<T: Element>(elements: Vec<T>, shape: &[usize]) -> Result<Array> {
         let _line = source::enter();
@@ -336,6 +340,10 @@ impl Array {
     /// assert!(x.committed() && x.to_vec::<u16>()? == [1, 2]);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the number of bytes does not fit `dtype` and `shape`, or if an array of this shape cannot
+    /// have the sharding.
     #[track_caller]
     pub fn from_bytes_on(bytes: &[u8], dtype: DType, shape: &[usize], to: impl Into<Sharding>) -> Result<Array> {
         let _line = source::enter();
@@ -369,6 +377,10 @@ impl Array {
     /// assert_eq!(array([1u8, 2]).to_bytes()?, [1, 2]);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the array is traced, was deleted or failed, or if this process does not have all of its
+    /// elements.
     #[track_caller]
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         self.bytes(false).at_caller()
@@ -523,10 +535,11 @@ impl Array {
 
     /// Fails for random keys, which are not numbers.
     fn check_no_key(&self) -> Result<()> {
-        match self.dtype().is_key() {
-            true => Err(err!(Type, "an array of type {} cannot be read as numbers", self.type_name())
-                .help("read the words of keys, which are uint32, with `random::key_data(&key)`")),
-            false => Ok(()),
+        if self.dtype().is_key() {
+            Err(err!(Type, "an array of type {} cannot be read as numbers", self.type_name())
+                .help("read the words of keys, which are uint32, with `random::key_data(&key)`"))
+        } else {
+            Ok(())
         }
     }
 
@@ -538,6 +551,10 @@ impl Array {
     /// assert_eq!(array([1, 2]).to_f64_vec()?, [1.0, 2.0]);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the array is traced, was deleted or failed, if this process does not have all of its
+    /// elements, or if its elements are random keys.
     #[track_caller]
     pub fn to_f64_vec(&self) -> Result<Vec<f64>> {
         self.convert_elements(|element| Ok(element.to_f64())).at_caller()

@@ -148,6 +148,9 @@ impl Array {
     /// assert!(shards[3].data.is_some());
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the array is traced, was deleted or failed.
     #[track_caller]
     pub fn global_shards(&self) -> Result<Vec<GlobalShard>> {
         let c = self.concrete().at_caller()?;
@@ -309,6 +312,9 @@ lent_tuples! {
 /// assert!(sum.is_ready()?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns the error of an array that failed, that was deleted, or that is traced and therefore has no values.
 #[track_caller]
 pub fn block_until_ready<T: TreeOrRef<Kind>, Kind>(tree: T) -> Result<T> {
     tree.flat().leaves.iter().try_for_each(Array::block_until_ready).at_caller()?;
@@ -327,6 +333,9 @@ pub fn block_until_ready<T: TreeOrRef<Kind>, Kind>(tree: T) -> Result<T> {
 /// assert_eq!((split.addressable_shards()?.len(), entire.addressable_shards()?.len()), (8, 1));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if an array is traced, was deleted or failed, or if this process does not have all of its elements.
 #[track_caller]
 pub fn device_get<T: Tree>(tree: &T) -> Result<T> {
     let mut flat = Flat::of(tree);

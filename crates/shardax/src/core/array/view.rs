@@ -104,6 +104,10 @@ impl Array {
     /// assert_eq!(ones, 4);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the array is traced, was deleted or failed, or if this process does not have all of its
+    /// elements.
     #[track_caller]
     pub fn with_bytes<R>(&self, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         if let Some(c) = self.concrete_ref().filter(|c| c.sharding.is_fully_replicated()) {

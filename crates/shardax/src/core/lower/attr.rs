@@ -69,9 +69,10 @@ fn float_text(v: f64, dtype: DType) -> String {
         // MLIR accepts no other text for powers of two without 0.
         let code = format.encode(v);
         let rounded = format.decode(code);
-        return match rounded.is_finite() && dtype != DType::F8E8M0Fnu {
-            true => decimal_text(format!("{rounded:e}")),
-            false => format!("0x{code:02X}"),
+        return if rounded.is_finite() && dtype != DType::F8E8M0Fnu {
+            decimal_text(format!("{rounded:e}"))
+        } else {
+            format!("0x{code:02X}")
         };
     }
     // Infinities and NaN are written as bits.

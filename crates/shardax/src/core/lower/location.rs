@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_without_locations_is_what_would_have_been_written_without() {
+    fn removing_locations_equals_writing_without_locations() {
         let plain = "module @f {\n  func.func public @main(%0: tensor<2xf32> {a = \"loc(x)\"}, %1: tensor<f32>) -> (tensor<f32>) {\n    \
                      %2 = \"op\"(%0) : (tensor<2xf32>) -> tensor<f32>\n    \"func.return\"(%2) : (tensor<f32>) -> ()\n  }\n}\n";
         // Writes the same text with locations.

@@ -102,22 +102,22 @@ impl Lowering {
         !self.many_devices || mesh.is_some_and(|mesh| mesh.axis_names().all(|name| self.manual_axes.contains(&name)))
     }
 
-    /// States that a value is the index of the platform among the branches of a conditional.
+    /// Records that a value is the index of the platform among the branches of a conditional.
     pub(crate) fn set_platform_index(&mut self, value: Value, index: usize) {
         self.platform_indices.push((value, index));
     }
 
-    /// The index of the platform, if the value is known to be one.
+    /// Returns the index of the platform, if [`set_platform_index`](Self::set_platform_index) recorded one for the value.
     pub(crate) fn platform_index(&self, value: Value) -> Option<usize> {
         self.platform_indices.iter().find(|(known, _)| *known == value).map(|(_, index)| *index)
     }
 
-    /// The value that was converted to this one.
+    /// Returns the value that was converted to this one.
     pub(crate) fn converted_from(&self, value: Value) -> Option<Value> {
         self.values[value.0 as usize].converted_from
     }
 
-    /// States that these values are the same in all iterations of the loop that is being written.
+    /// Records that these values are the same in all iterations of the loop that is being written.
     pub(crate) fn set_invariant(&mut self, values: &[Value]) {
         values.iter().for_each(|value| self.values[value.0 as usize].invariant = true);
     }
@@ -193,7 +193,7 @@ impl Lowering {
         }
     }
 
-    /// A channel id that no other communication of this program uses.
+    /// Returns a channel id that no other communication of this program uses.
     pub fn channel(&mut self) -> u32 {
         self.next_channel += 1;
         self.next_channel
@@ -230,14 +230,14 @@ impl Lowering {
         }
     }
 
-    /// Addends of half precision stay addends when they are widened for a sum, because the compiler would otherwise add them up
-    /// before the conversion, and then once more.
-    fn addends_like(&mut self, converted: Value, from: Value) -> Value {
-        let result = match self.typed(from).filter(|typed| !typed.unreduced().is_empty()) {
+    /// Keeps the unreduced sharding of a value of half precision when it is widened for a sum. Otherwise the compiler would
+    /// reduce the value before the conversion, and then reduce the sum again.
+    fn addends_like(&mut self, converted: Value, source: Value) -> Value {
+        let result = match self.typed(source).filter(|typed| !typed.unreduced().is_empty()) {
             Some(typed) => self.constrain(converted, &typed),
             None => converted,
         };
-        self.values[result.0 as usize].converted_from = Some(from);
+        self.values[result.0 as usize].converted_from = Some(source);
         result
     }
 
@@ -250,7 +250,7 @@ impl Lowering {
         regions: Vec<Region>,
         outs: &[Aval],
     ) -> Vec<Value> {
-        // The generic form of MLIR, which is the same for all operations: the results, the name and the operands, …
+        // MLIR's generic form: `%id = "name"(operands) (regions) {attributes} : (operand types) -> result types`.
         self.start_line();
         let id = self.fresh();
         let _ = match outs.len() {
@@ -261,21 +261,32 @@ impl Lowering {
         let _ = write!(self.text, "\"{name}\"(");
         self.write_list(args, |cx, v| cx.write_value(v));
         self.text.push(')');
-        // … the regions and the attributes, …
         if !regions.is_empty() {
-            self.text.push_str(" (");
-            for (i, region) in regions.into_iter().enumerate() {
-                self.text.push_str(if i > 0 { ", {\n" } else { "{\n" });
-                self.text.push_str(&region.0);
-                self.start_line();
-                self.text.push('}');
-            }
-            self.text.push(')');
+            self.write_regions(regions);
         }
         if !attrs.is_empty() {
             let _ = write!(self.text, " {{{attrs}}}");
         }
-        // … and the types of the operands and of the results.
+        self.write_operation_type(args, outs);
+        self.locations.mark(&mut self.text);
+        self.text.push('\n');
+        let has_several_results = outs.len() > 1;
+        outs.iter().enumerate().map(|(i, out)| self.define(id, has_several_results.then_some(i as u32), out)).collect()
+    }
+
+    fn write_regions(&mut self, regions: Vec<Region>) {
+        self.text.push_str(" (");
+        for (i, region) in regions.into_iter().enumerate() {
+            self.text.push_str(if i > 0 { ", {\n" } else { "{\n" });
+            self.text.push_str(&region.0);
+            self.start_line();
+            self.text.push('}');
+        }
+        self.text.push(')');
+    }
+
+    /// Writes the types of an operation's operands and results. Only a single result has no parentheses.
+    fn write_operation_type(&mut self, args: &[Value], outs: &[Aval]) {
         self.text.push_str(" : (");
         self.write_list(args, |cx, v| {
             let info = &cx.values[v.0 as usize];
@@ -294,10 +305,6 @@ impl Lowering {
         if outs.len() != 1 {
             self.text.push(')');
         }
-        self.locations.mark(&mut self.text);
-        self.text.push('\n');
-        let many = outs.len() > 1;
-        outs.iter().enumerate().map(|(i, out)| self.define(id, many.then_some(i as u32), out)).collect()
     }
 
     fn start_line(&mut self) {
@@ -328,7 +335,7 @@ impl Lowering {
         args: &[Aval],
         body: impl FnOnce(&mut Lowering, &[Value]) -> Result<Vec<Value>>,
     ) -> Result<Region> {
-        // The region is written to a text of its own, because its operation is written after it.
+        // The region is written to separate text, because the operation that contains it is written later.
         let outer = std::mem::take(&mut self.text);
         self.indent += 1;
         let mut values = Vec::with_capacity(args.len());
@@ -390,8 +397,8 @@ impl Lowering {
     /// Returns `true` if the compiler can split a dimension of this size into unequal parts and pad the last ones.
     pub(crate) fn may_pad(&self, size: usize) -> bool {
         let Some(mesh) = self.split_mesh() else { return false };
-        // The products of the mesh's axes. A dimension is split into more parts than it has elements only if it has one
-        // element.
+        // The possible numbers of parts are the products of axis sizes. The compiler splits a dimension into more parts than
+        // it has elements only if it has one element.
         let mut parts = BTreeSet::from([1]);
         for (_, axis) in mesh.axes() {
             let more: Vec<usize> = parts.iter().map(|n| n * axis).filter(|n| *n <= size).collect();
@@ -491,6 +498,9 @@ impl Lowering {
     }
 
     /// Writes the equations of `program` and returns its outputs.
+    ///
+    /// # Errors
+    /// Returns the error of the first primitive that cannot be lowered for the platform.
     pub fn program(&mut self, program: &Program, args: &[Value]) -> Result<Vec<Value>> {
         let mut env: Env<Value> = Env::new(program);
         for (var, arg) in program.inputs.iter().zip(args) {
@@ -510,9 +520,9 @@ impl Lowering {
             }
             outs.clear();
             outs.extend(eqn.outputs.iter().map(|v| program.aval_of(*v).clone()));
-            let around = self.locations.enter(eqn);
+            let outer_location = self.locations.enter(eqn);
             let values = grow(|| self.apply(&*eqn.primitive, &inputs, &outs)).map_err(|e| e.at(eqn.source));
-            self.locations.leave(around);
+            self.locations.leave(outer_location);
             let values = values?;
             for ((var, mut value), out) in eqn.outputs.iter().zip(values).zip(&outs) {
                 if let Some(typed) = out.sharding() {
@@ -528,8 +538,8 @@ impl Lowering {
     }
 
     /// Constrains the result of an equation to the sharding of its type. A sum of half precision is computed in float32 and
-    /// rounded at the end; if its type is unreduced, the sum is constrained before it is rounded, for the reason of
-    /// [`addends_like`](Self::addends_like).
+    /// rounded at the end. If its type is unreduced, the float32 sum is constrained before it is rounded, because the compiler
+    /// would otherwise reduce it twice, see [`addends_like`](Self::addends_like).
     fn constrain_result(&mut self, value: Value, out: &Aval, typed: &Typed) -> Value {
         let wide =
             self.converted_from(value).filter(|from| !typed.unreduced().is_empty() && self.typed(*from).is_none());
@@ -544,7 +554,10 @@ impl Lowering {
 
     fn atom(&mut self, env: &Env<Value>, atom: &Atom) -> Result<Value> {
         match atom {
-            Atom::Var(v) => env.get(*v).copied().ok_or_else(|| err!(Runtime, "variable {v:?} has no value")),
+            Atom::Var(v) => env
+                .get(*v)
+                .copied()
+                .ok_or_else(|| err!(Runtime, "internal error: variable {v:?} has no value; please report this")),
             Atom::Literal { value, dtype, .. } => Ok(self.constant(*value, &Aval::scalar(*dtype))),
         }
     }

@@ -4,10 +4,10 @@ use crate::core::lower::{Lowering, Value, ints};
 use crate::core::program::Aval;
 use crate::shape::Shape;
 
-/// The padding of a dimension: low, high (negative to cut), interior.
+/// The padding of a dimension: before it, after it, and between its elements. Negative padding at an end removes elements.
 pub(crate) type Padding = (i64, i64, i64);
 
-/// The size of a dimension of `n` elements after padding. The padding must fit.
+/// Returns the size of a dimension of `n` elements after padding.
 fn padded(n: usize, (low, high, interior): Padding) -> usize {
     let n = n as i64;
     (n + low + high + interior * (n - 1).max(0)).max(0) as usize
@@ -27,17 +27,16 @@ impl Lowering {
         // The partitioner aborts the process for interior padding with a negative edge, so the edge is cut by a
         // separate slice.
         if self.has_quirk("interior-padding-with-cut-edges") && config.iter().any(cuts_between_elements) {
-            let grown: Vec<Padding> = config
+            let without_cuts: Vec<Padding> = config
                 .iter()
                 .map(|c| if cuts_between_elements(c) { (c.0.max(0), c.1.max(0), c.2) } else { *c })
                 .collect();
-            let x = self.pad(x, value, &grown);
+            let x = self.pad(x, value, &without_cuts);
             let (start, limit): (Vec<_>, Vec<_>) = config
                 .iter()
                 .zip(self.shape(x).clone())
-                .map(|(c, n)| match cuts_between_elements(c) {
-                    true => ((-c.0).max(0) as usize, n - (-c.1).max(0) as usize),
-                    false => (0, n),
+                .map(|(c, n)| {
+                    if cuts_between_elements(c) { ((-c.0).max(0) as usize, n - (-c.1).max(0) as usize) } else { (0, n) }
                 })
                 .unzip();
             return self.slice(x, &start, &limit, &vec![1; config.len()]);

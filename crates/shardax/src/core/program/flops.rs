@@ -115,9 +115,10 @@ impl Program {
         let outs: Vec<Aval> = eqn.outputs.iter().map(|var| self.aval_of(*var).clone()).collect();
         let flops = grow(|| eqn.primitive.flops(&args, &outs));
         let mut parts = eqn.scope.parts().iter();
-        match parts.any(|part| matches!(part, Part::Name(name) if **name == *RECOMPUTED)) {
-            true => Flops { recomputed: flops.matmuls, ..flops },
-            false => flops,
+        if parts.any(|part| matches!(part, Part::Name(name) if **name == *RECOMPUTED)) {
+            Flops { recomputed: flops.matmuls, ..flops }
+        } else {
+            flops
         }
     }
 }

@@ -11,10 +11,7 @@ use crate::sharding::{AbstractMesh, AxisType, Typed, context, no_collectives};
 
 /// Assigns shardings to the types of the results of `primitive`.
 pub(crate) fn assign(primitive: &dyn Primitive, args: &[Aval], outs: &mut Avals) -> Result<()> {
-    match any_explicit() {
-        true => assign_typed(primitive, args, outs),
-        false => Ok(()),
-    }
+    if any_explicit() { assign_typed(primitive, args, outs) } else { Ok(()) }
 }
 
 /// Fails for operands on another mesh than the context mesh. It is checked first, because it explains later errors of

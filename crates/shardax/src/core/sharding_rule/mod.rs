@@ -109,21 +109,33 @@ impl<'a> ShardingRule<'a> {
     }
 
     /// Returns one result with these entries.
+    ///
+    /// # Errors
+    /// This method never fails. It returns a `Result` so that it can be the last expression of a rule.
     pub fn dims(&self, dims: impl IntoIterator<Item = DimSpec>) -> Result<TypedOuts> {
         Ok(smallvec![Typed::from_dims(&self.mesh, dims.into_iter().collect())])
     }
 
     /// Replicated results.
+    ///
+    /// # Errors
+    /// This method never fails. It returns a `Result` so that it can be the last expression of a rule.
     pub fn replicated(&self) -> Result<TypedOuts> {
         Ok(self.outs.iter().map(|out| Typed::replicated(&self.mesh, out.rank())).collect())
     }
 
     /// Returns the shardings already in the results' types, for primitives that wrap a program.
+    ///
+    /// # Errors
+    /// This method never fails. It returns a `Result` so that it can be the last expression of a rule.
     pub fn from_results(&self) -> Result<TypedOuts> {
         Ok(self.outs.iter().map(|out| typed(&self.mesh, out)).collect())
     }
 
     /// Returns the sharding of operand `i` for every result.
+    ///
+    /// # Errors
+    /// This method never fails. It returns a `Result` so that it can be the last expression of a rule.
     pub fn like(&self, i: usize) -> Result<TypedOuts> {
         let typed = self.arg(i).without_partial();
         Ok(smallvec![typed; self.outs.len()])
@@ -131,6 +143,9 @@ impl<'a> ShardingRule<'a> {
 
     /// Returns the sharding of elementwise operations. In each dimension the operands that split it must have equal
     /// entries, and others can leave it unsplit.
+    ///
+    /// # Errors
+    /// Returns an error if two operands are split differently along one dimension.
     pub fn join(&self) -> Result<TypedOuts> {
         let rank = self.outs[0].rank();
         // Operands of another rank are numbers, which fit any sharding.
@@ -152,6 +167,9 @@ impl<'a> ShardingRule<'a> {
     }
 
     /// Returns the sharding of operand 0 without these dimensions.
+    ///
+    /// # Errors
+    /// This method never fails. It returns a `Result` so that it can be the last expression of a rule.
     pub fn drop(&self, dims: &[usize]) -> Result<TypedOuts> {
         let typed = self.arg(0);
         let entries = (0..typed.rank()).filter(|d| !dims.contains(d)).map(|d| typed.dims()[d].clone());
@@ -160,6 +178,9 @@ impl<'a> ShardingRule<'a> {
     }
 
     /// Returns the sharding of operand 0 with permuted dimensions: dimension `permutation[i]` becomes dimension `i`.
+    ///
+    /// # Errors
+    /// This method never fails. It returns a `Result` so that it can be the last expression of a rule.
     pub fn moved(&self, permutation: &[usize]) -> Result<TypedOuts> {
         self.dims(permutation.iter().map(|&d| self.entry(0, d)))
     }
@@ -206,6 +227,10 @@ impl<'a> ShardingRule<'a> {
 
     /// Returns the rule of operations on the last `k` dimensions of each operand. These dimensions must not be split,
     /// and the operands must split the others alike.
+    ///
+    /// # Errors
+    /// Returns an error if one of the last `k` dimensions is split, or if two operands split a batch dimension
+    /// differently.
     pub fn batch_only(&self, k: usize) -> Result<TypedOuts> {
         for (i, arg) in self.args.iter().enumerate().filter(|(_, arg)| arg.rank() >= k) {
             self.check_unsharded(i, arg.rank() - k..arg.rank())?;
@@ -329,10 +354,7 @@ impl<'a> ShardingRule<'a> {
             let (first_old, first_new) = (i, j);
             let (mut a, mut b) = (from[old[i]], shape[new[j]]);
             while a != b {
-                match a < b {
-                    true => (i, a) = (i + 1, a * from[old[i + 1]]),
-                    false => (j, b) = (j + 1, b * shape[new[j + 1]]),
-                }
+                if a < b { (i, a) = (i + 1, a * from[old[i + 1]]) } else { (j, b) = (j + 1, b * shape[new[j + 1]]) }
             }
             (i, j) = (i + 1, j + 1);
             let (olds, news) = (&old[first_old..i], &new[first_new..j]);
@@ -415,6 +437,9 @@ impl<'a> ShardingRule<'a> {
 
     /// Returns the unreduced and reduced axes of a product. If one operand is unreduced over the axes over which the
     /// other is reduced, the result stays unreduced over them.
+    ///
+    /// # Errors
+    /// Returns an error if the operands are unreduced or reduced over axes that do not match in a product.
     pub fn product_partial(&self) -> Result<PartialAxes> {
         let (a, b) = (self.arg(0), self.arg(1));
         match () {
@@ -426,12 +451,18 @@ impl<'a> ShardingRule<'a> {
 
     /// Returns the unreduced and reduced axes of operations that move or add elements. All operands must have the same
     /// axes, and the result keeps them.
+    ///
+    /// # Errors
+    /// Returns an error if the operands are unreduced or reduced over different axes.
     pub fn keep_partial(&self) -> Result<PartialAxes> {
         self.keep_partial_of(self.args)
     }
 
     /// Like [`keep_partial`](Self::keep_partial), for the operands in `args`, which hold values. The other operands are
     /// indices, which are not part of a sum.
+    ///
+    /// # Errors
+    /// Returns an error if these operands are unreduced or reduced over different axes.
     pub fn keep_partial_of(&self, args: &[Aval]) -> Result<PartialAxes> {
         let mut common_axes: Option<PartialAxes> = None;
         // Numbers are skipped, because devices have no different addends or cotangents of them.
@@ -460,6 +491,9 @@ impl<'a> ShardingRule<'a> {
     }
 
     /// Returns the unreduced and reduced axes of operand 0.
+    ///
+    /// # Errors
+    /// This method never fails. It returns a `Result` so that it can be the last expression of a rule.
     pub fn keep_partial_of_first(&self) -> Result<PartialAxes> {
         let typed = self.arg(0);
         Ok((typed.unreduced().clone(), typed.reduced().clone()))
@@ -467,11 +501,17 @@ impl<'a> ShardingRule<'a> {
 
     /// Like [`keep_partial`](Self::keep_partial), for operations that are not additive. Operands can be reduced, but
     /// not unreduced.
+    ///
+    /// # Errors
+    /// Returns an error if an operand is unreduced, or if the operands are reduced over different axes.
     pub fn keep_reduced(&self) -> Result<PartialAxes> {
         self.keep_reduced_of(self.args)
     }
 
     /// Like [`keep_reduced`](Self::keep_reduced), for the operands in `args`, which hold values.
+    ///
+    /// # Errors
+    /// Returns an error if one of these operands is unreduced, or if they are reduced over different axes.
     pub fn keep_reduced_of(&self, args: &[Aval]) -> Result<PartialAxes> {
         if args.iter().filter_map(Aval::sharding).any(|t| !t.unreduced().is_empty()) {
             return Err(self.error(

@@ -79,14 +79,16 @@ pub fn all<T: Tree>(tree: &T) -> Result<bool> {
 
 /// Applies `f` to the leaves of two trees with equal structures, pairwise.
 ///
-/// If the structures differ, the error names the first key path at which they do.
-///
 /// ```
 /// # use shardax::prelude::*;
 /// let (w, b) = tree::map2(|p, g| p - g * 0.5, (ones(2), ones(())), (ones(2), ones(())))?;
 /// assert_eq!((w.to_vec::<f32>()?, b.item::<f32>()?), (vec![0.5; 2], 0.5));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the structures differ; it names the first key path at which they do. Also returns an error if
+/// the results do not fit the types of the tree.
 #[track_caller]
 pub fn map2<T: Tree>(mut f: impl FnMut(Array, Array) -> Array, a: T, b: T) -> Result<T> {
     let (mut a, b) = (Flat::of(&a), Flat::of(&b));

@@ -132,12 +132,11 @@ fn subtrees<L: Tree>(flat: &Flat) -> Vec<Range<usize>> {
     let (mut spans, mut at) = (Vec::new(), 0);
     while at + 1 < before.len() {
         let span = at..flat.def.end_of(at);
-        match subtree(flat, &before, &span).build::<L>().is_ok() {
-            true => {
-                at = span.end;
-                spans.push(span);
-            }
-            false => at += 1,
+        if subtree(flat, &before, &span).build::<L>().is_ok() {
+            at = span.end;
+            spans.push(span);
+        } else {
+            at += 1
         }
     }
     spans
@@ -320,10 +319,7 @@ fn align_with(first: &Flat, spans: &[Range<usize>], other: &Flat) -> Result<Vec<
         }
         i += 1;
     }
-    match j == theirs.len() {
-        true => Ok(parts),
-        false => Err(different_structure(first, other)),
-    }
+    if j == theirs.len() { Ok(parts) } else { Err(different_structure(first, other)) }
 }
 
 fn is_metadata(token: &Token) -> bool {
@@ -335,7 +331,7 @@ fn different_structure(first: &Flat, other: &Flat) -> Error {
         .help("all must have the same keys, lengths, options and static values at every node above the leaves")
 }
 
-/// Applies `f` to every leaf. `f` can fail.
+/// Applies `f` to every leaf. `f` can return a leaf or a `Result`.
 ///
 /// Use [`zip`] to map over several trees, [`is_leaf`] to map over subtrees, and [`map_into`] to map to leaves of
 /// another type.
@@ -346,6 +342,10 @@ fn different_structure(first: &Flat, other: &Flat) -> Error {
 /// assert_eq!(doubled.0.to_vec::<i32>()?, [2, 4]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns the first error of `f`, or an error if the trees differ in structure or a result does not fit the type of
+/// the tree.
 #[track_caller]
 pub fn map<T: Trees, R: IntoOutput<Output = T::First>>(mut f: impl FnMut(T::Leaf) -> R, trees: T) -> Result<T::Tree> {
     mapped(trees, |_| Vec::new(), |_, leaf| f(leaf)).at_caller()
@@ -360,6 +360,10 @@ pub fn map<T: Trees, R: IntoOutput<Output = T::First>>(mut f: impl FnMut(T::Leaf
 /// assert_eq!((decayed.0.to_vec::<f32>()?, decayed.1.to_vec::<f32>()?), (vec![0.5; 2], vec![1.0; 2]));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns the first error of `f`, or an error if the trees differ in structure or a result does not fit the type of
+/// the tree.
 #[track_caller]
 pub fn map_with_path<T: Trees, R: IntoOutput<Output = T::First>>(
     mut f: impl FnMut(&str, T::Leaf) -> R,
@@ -394,6 +398,9 @@ fn mapped<T: Trees, R: IntoOutput<Output = T::First>>(
 /// assert_eq!((&*shapes.0, &*shapes.1[0]), (&vec![2], &vec![3, 1]));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns the first error of `f`, or an error if the trees differ in structure.
 #[track_caller]
 pub fn map_into<T, R>(mut f: impl FnMut(T::Leaf) -> R, trees: T) -> Result<<T::Tree as Compose<R::Output>>::Composed>
 where
@@ -474,6 +481,9 @@ fn compose(outer: &TreeDef, inner: &TreeDef) -> TreeDef {
 /// assert_eq!(rates.1.len(), 2);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if `prefix` is not a prefix of `tree`.
 #[track_caller]
 pub fn broadcast<P: Tree, T: Tree>(prefix: P, tree: &T) -> Result<T> {
     let full = Flat::of(tree);
@@ -522,6 +532,9 @@ pub fn reduce_associative<T: Tree>(mut f: impl FnMut(Array, Array) -> Array, tre
 /// assert_eq!((found.len(), found[1].0.as_str()), (2, "[0][1]"));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if a subtree cannot be built from its leaves.
 #[track_caller]
 pub fn subtrees_with_path<L: Tree, T: Tree>(tree: &T) -> Result<Vec<(String, L)>> {
     let places = is_leaf::<L, T>(tree.clone()).places().at_caller()?;

@@ -193,7 +193,10 @@ impl Unflatten<'_> {
         }
     }
 
-    /// Reads the next node, which must be a struct or variant.
+    /// Reads the next node: a struct or a variant.
+    ///
+    /// # Errors
+    /// Returns an error if the next entry is not a node, because the tree has another structure than the type.
     pub fn node(&mut self) -> Result<Node> {
         match self.tokens.next() {
             Some(Token::Node(node)) => Ok(node.clone()),

@@ -131,6 +131,9 @@ impl BCOO {
     /// ```
     ///
     /// You must pass an `nse` inside of `jit`, `vmap` and `grad`, because values are unknown there.
+    ///
+    /// # Errors
+    /// Returns an error if `x` failed, or if `nse` is `None` while `x` is traced.
     #[track_caller]
     pub fn fromdense(x: impl ArrayLike, nse: impl Into<Option<usize>>) -> Result<BCOO> {
         FromdenseOptions::new().fromdense(x, nse)

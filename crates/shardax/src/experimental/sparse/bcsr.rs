@@ -40,7 +40,8 @@ impl BCSR {
     /// Creates a sparse matrix from its parts. `data` and `indices` must have the shape `[nse]`, and `indptr` the shape
     /// `[rows + 1]`.
     ///
-    /// Returns an error for other shapes, and for indices that are not integers.
+    /// # Errors
+    /// Returns an error if the shapes do not match, or if the indices are not integers.
     #[track_caller]
     pub fn new(
         data: impl ArrayLike,
@@ -78,7 +79,8 @@ impl BCSR {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
-    /// Returns an error for sparse arrays that are not matrices of scalars.
+    /// # Errors
+    /// Returns an error if the sparse array is not a matrix of scalars.
     #[track_caller]
     pub fn from_bcoo(m: &BCOO) -> Result<BCSR> {
         at_caller(|| {
@@ -98,6 +100,7 @@ impl BCSR {
 
     /// Converts the matrix to coordinate format.
     ///
+    /// # Errors
     /// Returns an error if the shapes of the parts do not match each other.
     #[track_caller]
     pub fn to_bcoo(&self) -> Result<BCOO> {

@@ -20,6 +20,9 @@ impl BCOO {
     /// assert_eq!(m.data.to_vec::<f32>()?, [2.0, 1.0]);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the shapes of the parts do not match each other.
     #[track_caller]
     pub fn sort_indices(&self) -> Result<BCOO> {
         let sorted = at_caller(|| {
@@ -47,6 +50,10 @@ impl BCOO {
     /// ```
     ///
     /// You must pass an `nse` inside of `jit`, `vmap` and `grad`, because values are unknown there.
+    ///
+    /// # Errors
+    /// Returns an error if the shapes of the parts do not match each other, or if `nse` is `None` while the array is
+    /// traced.
     #[track_caller]
     pub fn sum_duplicates(&self, nse: impl Into<Option<usize>>) -> Result<BCOO> {
         bcoo_eliminate_zeros(self, nse)
@@ -95,6 +102,10 @@ impl BCOO {
     }
 
     /// Reverses all dimensions; see [`transpose`](Self::transpose).
+    ///
+    /// # Errors
+    /// Returns an error if sparse dimensions would come after dense ones, or if the shapes of the parts do not match
+    /// each other.
     #[track_caller]
     pub fn t(&self) -> Result<BCOO> {
         self.transpose(&[])
@@ -133,9 +144,10 @@ impl BCOO {
             };
             let columns = column_arrays(&self.indices);
             let sparse: Vec<usize> = (0..n).filter(|d| !axes.contains(d)).collect();
-            let indices = match sparse.is_empty() {
-                true => filled(&[self.nse(), 0], Scalar::Int(0), self.indices.dtype()),
-                false => stack(sparse.iter().map(|&d| &columns[d]), 1),
+            let indices = if sparse.is_empty() {
+                filled(&[self.nse(), 0], Scalar::Int(0), self.indices.dtype())
+            } else {
+                stack(sparse.iter().map(|&d| &columns[d]), 1)
             };
             let shape = (0..self.ndim()).filter(|d| !axes.contains(d)).map(|d| self.shape[d]).collect();
             BCOO::from_parts(vec![data, indices], shape)
@@ -147,12 +159,10 @@ impl BCOO {
 /// Normalizes axes, and checks that each is named once.
 fn distinct_axes(axes: &[i32], ndim: usize) -> Result<Vec<usize>> {
     let dims: Vec<usize> = axes.iter().map(|&d| normalize_axis(d as isize, ndim)).collect::<Result<_>>()?;
-    match dims.iter().enumerate().any(|(i, d)| dims[..i].contains(d)) {
-        true => {
-            Err(err!(Value, "the dimensions {axes:?} of a sparse array name one twice")
-                .help("name each dimension once"))
-        }
-        false => Ok(dims),
+    if dims.iter().enumerate().any(|(i, d)| dims[..i].contains(d)) {
+        Err(err!(Value, "the dimensions {axes:?} of a sparse array name one twice").help("name each dimension once"))
+    } else {
+        Ok(dims)
     }
 }
 
@@ -177,6 +187,10 @@ fn columns_in_range(indices: &Array, shape: &[usize], dims: impl Iterator<Item =
 /// ```
 ///
 /// You must pass an `nse` inside of `jit`, `vmap` and `grad`, because values are unknown there.
+///
+/// # Errors
+/// Returns an error if the shapes of the parts do not match each other, or if `nse` is `None` while the array is
+/// traced.
 #[track_caller]
 pub fn bcoo_sum_duplicates(m: &BCOO, nse: impl Into<Option<usize>>) -> Result<BCOO> {
     let nse = nse.into();
@@ -196,6 +210,10 @@ pub fn bcoo_sum_duplicates(m: &BCOO, nse: impl Into<Option<usize>>) -> Result<BC
 /// assert_eq!(bcoo_eliminate_zeros(&m, None)?.nse(), 2);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the shapes of the parts do not match each other, or if `nse` is `None` while the array is
+/// traced.
 #[track_caller]
 pub fn bcoo_eliminate_zeros(m: &BCOO, nse: impl Into<Option<usize>>) -> Result<BCOO> {
     let nse = nse.into();

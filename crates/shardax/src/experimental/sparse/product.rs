@@ -177,9 +177,10 @@ fn product(m: &BCOO, x: &Array, m_dims: &[usize], x_dims: &[usize]) -> Result<Ar
         let (data, x, columns) = (&args[0], &args[1], column_arrays(&args[2]));
         let free_x_dims: Vec<usize> = (0..x.ndim()).filter(|d| !x_dims.contains(d)).collect();
         let x = lax::transpose(x, &[&x_dims[..], &free_x_dims].concat());
-        let rows = match m_dims.is_empty() {
-            true => lax::reshape(&x, &[&[1], x.shape()].concat()),
-            false => x.at(index_by(&columns, m_dims)).fill_value(0).get(),
+        let rows = if m_dims.is_empty() {
+            lax::reshape(&x, &[&[1], x.shape()].concat())
+        } else {
+            x.at(index_by(&columns, m_dims)).fill_value(0).get()
         };
         // Both factors get the shape [nse, dense dimensions of m..., free dimensions of x...].
         let dense = data.ndim() - 1;

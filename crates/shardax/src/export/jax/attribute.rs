@@ -395,9 +395,10 @@ impl<'a> Dictionary<'a> {
             self.spend(count)?;
             values = vec![one; count];
         }
-        match values.len() == count {
-            true => Ok(values),
-            false => Err(damaged(format!("its program has {} values for the shape {shape:?}", values.len()))),
+        if values.len() == count {
+            Ok(values)
+        } else {
+            Err(damaged(format!("its program has {} values for the shape {shape:?}", values.len())))
         }
     }
 
@@ -475,9 +476,10 @@ impl<'a> Dictionary<'a> {
         if element == "index" {
             let values = self.integers(of, bytes)?;
             let mut text = String::from("dense<");
-            match values.iter().all(|value| *value == values[0]) {
-                true => text.push_str(&values[0].to_string()),
-                false => nested(&mut text, &shape, &mut values.iter(), &|text, value| write!(text, "{value}")),
+            if values.iter().all(|value| *value == values[0]) {
+                text.push_str(&values[0].to_string())
+            } else {
+                nested(&mut text, &shape, &mut values.iter(), &|text, value| write!(text, "{value}"))
             }
             return Ok(format!("{text}> : {name}"));
         }
@@ -619,9 +621,10 @@ pub(super) fn symbol(name: &str) -> String {
         out.push_str("_.");
     }
     for c in name.chars() {
-        match c.is_ascii_alphanumeric() || "_.$-".contains(c) {
-            true => out.push(c),
-            false => out.push_str(&format!(".{:x}.", u32::from(c))),
+        if c.is_ascii_alphanumeric() || "_.$-".contains(c) {
+            out.push(c)
+        } else {
+            out.push_str(&format!(".{:x}.", u32::from(c)))
         }
     }
     out

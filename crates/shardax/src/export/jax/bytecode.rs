@@ -54,9 +54,10 @@ impl<'a> Bytes<'a> {
     /// Reads the number of items that follow; each has at least one byte.
     pub fn count(&mut self) -> Result<usize> {
         let count = self.index()?;
-        match count <= self.0.len() {
-            true => Ok(count),
-            false => Err(damaged(format!("its program says that {count} things follow in {} bytes", self.0.len()))),
+        if count <= self.0.len() {
+            Ok(count)
+        } else {
+            Err(damaged(format!("its program says that {count} things follow in {} bytes", self.0.len())))
         }
     }
 
@@ -146,12 +147,13 @@ impl<'a> Bytecode<'a> {
         let (dialects, operations) = names(dialects, &strings, version)?;
         let (attributes, types) = self::entries(entries, offsets, &dialects)?;
         let mut properties = properties;
-        let properties = match properties.is_empty() {
-            true => Vec::new(),
-            false => properties.list(|r| {
+        let properties = if properties.is_empty() {
+            Vec::new()
+        } else {
+            properties.list(|r| {
                 let size = r.count()?;
                 Ok(Bytes(r.take(size)?))
-            })?,
+            })?
         };
         Ok(Bytecode { strings, operations, attributes, types, properties, ir, version, size: bytes.len() })
     }

@@ -46,10 +46,7 @@ pub(super) fn dtype(element: &str) -> Option<DType> {
 
 /// The Hermitian matrix that is stored as one triangle of `a`.
 fn hermitian(a: &Array, lower: bool) -> Array {
-    match lower {
-        true => a.tril(0) + adjoint(&a.tril(-1)),
-        false => a.triu(0) + adjoint(&a.triu(1)),
-    }
+    if lower { a.tril(0) + adjoint(&a.tril(-1)) } else { a.triu(0) + adjoint(&a.triu(1)) }
 }
 
 /// The `n` by `n` matrix with the elements of `v` on the diagonal `k`.

@@ -218,9 +218,10 @@ pub(super) fn in_program(aval: &Aval) -> Aval {
 /// Checks that the types of its `main` match the metadata.
 fn check<'a>(types: &[String], avals: impl Iterator<Item = &'a Aval>, what: &str) -> Result<()> {
     let expected: Vec<String> = avals.map(program_type).collect();
-    match types == expected {
-        true => Ok(()),
-        false => Err(damaged(format!("its program has {what} {types:?}, and it says {expected:?}"))),
+    if types == expected {
+        Ok(())
+    } else {
+        Err(damaged(format!("its program has {what} {types:?}, and it says {expected:?}")))
     }
 }
 
@@ -232,9 +233,10 @@ fn program_type(aval: &Aval) -> String {
 }
 
 fn agreeing(paths: Vec<String>, leaves: usize) -> Result<Vec<String>> {
-    match paths.len() == leaves {
-        true => Ok(paths),
-        false => Err(damaged(format!("its structure has {} leaves, and there are {leaves}", paths.len()))),
+    if paths.len() == leaves {
+        Ok(paths)
+    } else {
+        Err(damaged(format!("its structure has {} leaves, and there are {leaves}", paths.len())))
     }
 }
 
@@ -273,9 +275,10 @@ fn aval(table: &Table, name: &str) -> Result<(Aval, Vec<String>)> {
     })?;
     let shape: Vec<usize> = sizes.iter().map(|size| size.parse().unwrap_or(0)).collect();
     let bytes = shape.iter().try_fold(dtype.byte_size(), |bytes, &size| bytes.checked_mul(size));
-    match bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok()) {
-        true => Ok((Aval::new(dtype, shape.as_slice()), sizes.into_iter().map(str::to_owned).collect())),
-        false => Err(damaged(format!("it has an array of shape {shape:?}"))),
+    if bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok()) {
+        Ok((Aval::new(dtype, shape.as_slice()), sizes.into_iter().map(str::to_owned).collect()))
+    } else {
+        Err(damaged(format!("it has an array of shape {shape:?}")))
     }
 }
 
@@ -331,13 +334,14 @@ fn sharded(
     // If an axis has one size on all meshes, a spec has the same meaning on each of them.
     let mut named_sizes = all_axes.iter().flatten();
     let differs = named_sizes.any(|(name, size)| all_axes.iter().flatten().any(|(axis, n)| axis == name && n != size));
-    let axes = match differs {
-        false => all_axes.first().cloned().unwrap_or_default(),
-        true => mesh_of_all(&shardings).and_then(|mesh| in_tables.get(mesh)).cloned().ok_or_else(|| {
+    let axes = if !differs {
+        all_axes.first().cloned().unwrap_or_default()
+    } else {
+        mesh_of_all(&shardings).and_then(|mesh| in_tables.get(mesh)).cloned().ok_or_else(|| {
             // If axes of one name have several sizes, a spec alone does not determine its mesh.
             err!(NotImplemented, "{} has arguments and results on several of the meshes {all_axes:?}", read.name)
                 .help("put all arguments and results on one mesh, or give axes of different sizes different names")
-        })?,
+        })?
     };
     if all_axes.iter().any(|other| *other != axes) {
         read.meshes = all_axes.iter().map(|axes| named_axes(axes)).collect();
@@ -347,14 +351,13 @@ fn sharded(
         numbered_specs(&specs, table.ints(field::IN_SHARDINGS)?)?,
         numbered_specs(&specs, table.ints(field::OUT_SHARDINGS)?)?,
     );
-    read.in_specs = match ins.is_empty() {
-        true => takes.iter().map(|text| written(text)).collect::<Result<_>>()?,
-        false => read.kept.iter().map(|&i| ins.get(i).cloned().flatten()).collect(),
+    read.in_specs = if ins.is_empty() {
+        takes.iter().map(|text| written(text)).collect::<Result<_>>()?
+    } else {
+        read.kept.iter().map(|&i| ins.get(i).cloned().flatten()).collect()
     };
-    read.out_specs = match outs.is_empty() {
-        true => gives.iter().map(|text| written(text)).collect::<Result<_>>()?,
-        false => outs,
-    };
+    read.out_specs =
+        if outs.is_empty() { gives.iter().map(|text| written(text)).collect::<Result<_>>()? } else { outs };
     let in_avals = read.kept.iter().map(|&i| &read.in_avals[i]);
     let mut specs_and_avals = read.in_specs.iter().zip(in_avals).chain(read.out_specs.iter().zip(&read.out_avals));
     if !specs_and_avals.all(|(spec, aval)| fits(spec, aval, &all_axes)) {

@@ -285,9 +285,10 @@ impl<'a> Dictionary<'a> {
         };
         let named_properties =
             names.iter().map(|name| Ok((*name, self.attribute(r.index()?)?))).collect::<Result<_>>()?;
-        match r.is_empty() {
-            true => Ok(named_properties),
-            false => Err(damaged(format!("its program has more attributes for {operation} than are known"))),
+        if r.is_empty() {
+            Ok(named_properties)
+        } else {
+            Err(damaged(format!("its program has more attributes for {operation} than are known")))
         }
     }
 

@@ -71,9 +71,10 @@ impl<'a> Table<'a> {
     }
 
     fn table_at(&self, at: usize) -> Result<Table<'a>> {
-        match self.depth < MAX_TABLE_DEPTH {
-            true => Ok(Table { bytes: self.bytes, at: follow(self.bytes, at)?, depth: self.depth + 1 }),
-            false => Err(damaged(format!("its tables stand in each other more than {MAX_TABLE_DEPTH} deep"))),
+        if self.depth < MAX_TABLE_DEPTH {
+            Ok(Table { bytes: self.bytes, at: follow(self.bytes, at)?, depth: self.depth + 1 })
+        } else {
+            Err(damaged(format!("its tables stand in each other more than {MAX_TABLE_DEPTH} deep")))
         }
     }
 
@@ -93,9 +94,10 @@ impl<'a> Table<'a> {
         let start = follow(self.bytes, at)?;
         let count = word(self.bytes, start)?;
         let end = count.checked_mul(size).and_then(|all| all.checked_add(start + 4));
-        match end.is_some_and(|end| end <= self.bytes.len()) {
-            true => Ok((start + 4, count)),
-            false => Err(damaged(format!("a list of {count} leads out of it"))),
+        if end.is_some_and(|end| end <= self.bytes.len()) {
+            Ok((start + 4, count))
+        } else {
+            Err(damaged(format!("a list of {count} leads out of it")))
         }
     }
 

@@ -291,9 +291,10 @@ fn same_types(open: &Exchanged, point: &[usize], program: &Exchanged) -> Result<
 }
 
 fn types_of_both(a: &Exchanged, b: &Exchanged) -> Result<(), Difference> {
-    match (&a.in_avals, &a.out_avals) == (&b.in_avals, &b.out_avals) {
-        true => Ok(()),
-        false => Err(Difference::of(format!("results {} and {}", comma_list(&a.out_avals), comma_list(&b.out_avals)))),
+    if (&a.in_avals, &a.out_avals) == (&b.in_avals, &b.out_avals) {
+        Ok(())
+    } else {
+        Err(Difference::of(format!("results {} and {}", comma_list(&a.out_avals), comma_list(&b.out_avals))))
     }
 }
 

@@ -22,9 +22,10 @@ pub(super) fn template(symbols: &Symbols, texts: &[&str]) -> Result<String, usiz
             return Ok(merged);
         }
         let row: Vec<&str> = row.into_iter().collect::<Option<_>>().ok_or(number)?;
-        match row.iter().all(|line| *line == row[0]) && !row[0].contains(BEGIN) {
-            true => merged.push_str(row[0]),
-            false => merged.push_str(&line(symbols, &row).ok_or(number)?),
+        if row.iter().all(|line| *line == row[0]) && !row[0].contains(BEGIN) {
+            merged.push_str(row[0])
+        } else {
+            merged.push_str(&line(symbols, &row).ok_or(number)?)
         }
         merged.push('\n');
         number += 1;

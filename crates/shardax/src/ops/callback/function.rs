@@ -34,16 +34,18 @@ pub(crate) struct HostFunction {
     body: Body,
 }
 
-struct All {
+/// All host functions of this process.
+struct Registry {
     /// The functions by number. The programs that call them keep them alive.
     by_number: HashMap<i64, Weak<HostFunction>>,
     /// Functions that capture nothing, identified by their type, so that a new trace reuses them.
     by_type: HashMap<TypeId, Arc<HostFunction>>,
 }
 
-fn all() -> MutexGuard<'static, All> {
-    static ALL: OnceLock<Mutex<All>> = OnceLock::new();
-    let functions = ALL.get_or_init(|| Mutex::new(All { by_number: HashMap::new(), by_type: HashMap::new() }));
+fn registry() -> MutexGuard<'static, Registry> {
+    static REGISTRY: OnceLock<Mutex<Registry>> = OnceLock::new();
+    let functions =
+        REGISTRY.get_or_init(|| Mutex::new(Registry { by_number: HashMap::new(), by_type: HashMap::new() }));
     // The maps stay usable after a panic, because no user code runs while they are locked.
     functions.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -53,7 +55,7 @@ impl HostFunction {
     where
         F: Fn(&[HostArg<'_>], &mut [HostResult<'_>]) -> Result<()> + Send + Sync + 'static,
     {
-        HostFunction::keep(std::any::type_name::<F>(), f, |f| Body::Host(Box::new(f)))
+        HostFunction::register(std::any::type_name::<F>(), f, |f| Body::Host(Box::new(f)))
     }
 
     /// Like [`new`](Self::new), with a different name in errors.
@@ -61,7 +63,7 @@ impl HostFunction {
     where
         F: Fn(&[HostArg<'_>], &mut [HostResult<'_>]) -> Result<()> + Send + Sync + 'static,
     {
-        HostFunction::keep(name, f, |f| Body::Host(Box::new(f)))
+        HostFunction::register(name, f, |f| Body::Host(Box::new(f)))
     }
 
     /// Wraps a function on device memory.
@@ -69,9 +71,10 @@ impl HostFunction {
     where
         F: Fn(&DeviceCall) -> Result<()> + Send + Sync + 'static,
     {
-        HostFunction::keep(std::any::type_name::<F>(), f, |f| Body::Device(Box::new(f)))
+        HostFunction::register(std::any::type_name::<F>(), f, |f| Body::Device(Box::new(f)))
     }
 
+    /// Gives a function a new number.
     fn numbered(name: &'static str, body: Body) -> Arc<HostFunction> {
         // Programs refer to functions by number. A number is never used again, so a stale program cannot call another
         // function.
@@ -79,8 +82,9 @@ impl HostFunction {
         Arc::new(HostFunction { number: NEXT.fetch_add(1, Ordering::Relaxed), name, body })
     }
 
-    fn keep<F: 'static>(name: &'static str, f: F, body: impl FnOnce(F) -> Body) -> Arc<HostFunction> {
-        let mut functions = all();
+    /// Adds a function to the registry, unless an equal function is there already.
+    fn register<F: 'static>(name: &'static str, f: F, body: impl FnOnce(F) -> Body) -> Arc<HostFunction> {
+        let mut functions = registry();
         // A function that captures nothing is identified by its type.
         let function = match size_of::<F>() {
             0 => functions
@@ -115,7 +119,7 @@ impl HostFunction {
 
 impl Drop for HostFunction {
     fn drop(&mut self) {
-        all().by_number.remove(&self.number);
+        registry().by_number.remove(&self.number);
     }
 }
 
@@ -166,7 +170,7 @@ pub(crate) fn register_on_device() -> Result<()> {
 
 /// Handles a call from a GPU program. Functions on host memory receive copies, as in JAX.
 fn handle_on_device(call: &ffi::device::DeviceCall<'_>) -> Result<()> {
-    let function = found(call.attr("function"))?;
+    let function = find(call.attr("function"))?;
     if let Body::Device(body) = &function.body {
         return body(&DeviceCall::new(call)?);
     }
@@ -186,9 +190,9 @@ fn handle_on_device(call: &ffi::device::DeviceCall<'_>) -> Result<()> {
 }
 
 /// Finds the function of a call by its number.
-fn found(number: Option<Attr<'_>>) -> Result<Arc<HostFunction>> {
+fn find(number: Option<Attr<'_>>) -> Result<Arc<HostFunction>> {
     let number = number.and_then(|a| a.as_i64()).unwrap_or_default();
-    let function = all().by_number.get(&number).and_then(Weak::upgrade);
+    let function = registry().by_number.get(&number).and_then(Weak::upgrade);
     function.ok_or_else(|| {
         err!(Runtime, "internal error: host function {number} was freed before its program; please report this")
     })
@@ -202,14 +206,14 @@ fn handle(frame: &mut CallFrame<'_>) -> Result<()> {
         frame.rets().iter_mut().for_each(|ret| ret.data().fill(0));
         return Ok(());
     }
-    let function = found(frame.attr("function"))?;
+    let function = find(frame.attr("function"))?;
     let token = frame.attr("token");
-    let (given, made) = frame.split();
-    let args: Vec<HostArg<'_>> = given
+    let (inputs, outputs) = frame.split();
+    let args: Vec<HostArg<'_>> = inputs
         .iter()
         .map(|arg| Ok(HostArg { dtype: dtype(arg.ty)?, shape: shape(arg.dims), bytes: arg.data }))
         .collect::<Result<_>>()?;
-    let mut results: Vec<HostResult<'_>> = made
+    let mut results: Vec<HostResult<'_>> = outputs
         .iter_mut()
         .map(|ret| Ok(HostResult { dtype: dtype(ret.ty)?, shape: shape(ret.dims), bytes: ret.data(), written: false }))
         .collect::<Result<_>>()?;
@@ -293,7 +297,7 @@ mod tests {
         });
         assert_fails(client, function.number, "the plugin passed no stream to this call");
         assert_eq!(calls.load(Ordering::Relaxed), 1);
-        // A function on host memory gets copies.
+        // A function on host memory receives copies.
         let host = HostFunction::new(|args, results| {
             let x: Vec<f32> = args[0].to_vec()?;
             results[0].write([x[0] as i32, x[5] as i32, 7, 8])

@@ -231,16 +231,13 @@ impl<T: Tree> HostCallback<T> {
             return Err(err!(Value, "{} has no effects, so that its calls cannot be ordered", self.call.name())
                 .help("use `io_callback` for functions with effects"));
         }
-        let leaves = match runs_now(args) && (self.call.cuda.is_none() || client()?.platform_name == "cpu") {
-            true => {
-                let _turn = self.call.ordered.then(turn);
-                self.run(args)?.into()
-            }
-            false => {
-                let outs = self.call.clone().apply(args);
-                outs.iter().try_for_each(check_usable)?;
-                outs.into_iter().collect()
-            }
+        let leaves = if runs_now(args) && (self.call.cuda.is_none() || client()?.platform_name == "cpu") {
+            let _turn = self.call.ordered.then(turn);
+            self.run(args)?.into()
+        } else {
+            let outs = self.call.clone().apply(args);
+            outs.iter().try_for_each(check_usable)?;
+            outs.into_iter().collect()
         };
         Ok(Flat { leaves, def: self.results.def.clone() })
     }

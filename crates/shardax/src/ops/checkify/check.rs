@@ -27,6 +27,9 @@ pub(super) struct Check {
 }
 
 /// Adds a check; for [`check!`](crate::check!).
+///
+/// # Errors
+/// Returns an error if the condition is known and false, or if it is not a boolean.
 #[doc(hidden)]
 #[track_caller]
 pub fn check(pred: impl ArrayLike, text: &'static str, values: Vec<Named>) -> Result<()> {

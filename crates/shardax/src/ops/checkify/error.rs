@@ -119,7 +119,10 @@ impl CheckError {
     /// Returns the message of the first error, or `None` if there is no error. For a mapped function, the message has one
     /// line for each entry that failed: `at mapped index 2: …`.
     ///
-    /// It waits for the values. It fails if they could not be computed, and while the function is traced.
+    /// Waits for the values.
+    ///
+    /// # Errors
+    /// Returns an error if the values could not be computed, or if the function is being traced.
     #[track_caller]
     pub fn get(&self) -> Result<Option<String>> {
         let failures = self.failures().at_caller()?;
@@ -131,10 +134,13 @@ impl CheckError {
         Ok((!lines.is_empty()).then(|| lines.join("\n")))
     }
 
-    /// Returns `Err` with the message and the line of the check if there is an error. For a mapped function it is the error
-    /// of the last entry that failed.
+    /// Returns this error, if there is one, as the `Err` of a `Result`, so that you can use `?`.
     ///
-    /// In a traced function it adds a check instead, so that the enclosing [`checkify`](crate::checkify()) returns it.
+    /// In a traced function it adds a check instead, so that the enclosing [`checkify`](crate::checkify()) returns the error.
+    ///
+    /// # Errors
+    /// Returns the message and the line of the check that failed. For a mapped function, this is the check of the last entry
+    /// that failed.
     #[track_caller]
     pub fn throw(&self) -> Result<()> {
         if self.failed.iter().any(Array::is_traced) {

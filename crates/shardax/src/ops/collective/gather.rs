@@ -212,10 +212,11 @@ impl Primitive for PsumScatter {
         let operand = args[0].aval();
         let invariant = operand.sharding().is_some_and(|typed| !typed.unreduced().is_empty());
         let gather = AllGather { axes: self.axes.clone(), dim: self.dim, invariant };
-        Ok(vec![cts[0].as_ref().map(|ct| match invariant {
-            true => self.axes.spread(&gather.apply(ct), &operand),
-            false => gather.apply(ct),
-        })])
+        Ok(vec![
+            cts[0]
+                .as_ref()
+                .map(|ct| if invariant { self.axes.spread(&gather.apply(ct), &operand) } else { gather.apply(ct) }),
+        ])
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {

@@ -70,9 +70,10 @@ impl Primitive for Ppermute {
         let groups = mesh(cx)?.groups(&self.axes.names);
         let pairs: Vec<Vec<usize>> =
             groups.iter().flat_map(|g| self.perm.iter().map(|&(s, d)| vec![g[s], g[d]])).collect();
-        let pairs = match pairs.is_empty() {
-            true => "source_target_pairs = dense<> : tensor<0x2xi64>".to_owned(),
-            false => groups_text("source_target_pairs", &pairs),
+        let pairs = if pairs.is_empty() {
+            "source_target_pairs = dense<> : tensor<0x2xi64>".to_owned()
+        } else {
+            groups_text("source_target_pairs", &pairs)
         };
         let attrs = format!("{}, {pairs}", channel(cx));
         narrow::exchanged(cx, args[0], &outs[0], false, |cx, x, out| {
@@ -141,9 +142,10 @@ impl AllToAll {
         }
         // Moves the source dimensions before the concat dimension.
         for i in 0..axes.len() {
-            let (from, to) = match self.concat < self.split {
-                true => (self.split + i, self.concat + i),
-                false => (self.split, self.concat + axes.len() - 1),
+            let (from, to) = if self.concat < self.split {
+                (self.split + i, self.concat + i)
+            } else {
+                (self.split, self.concat + axes.len() - 1)
             };
             x = x.moveaxis(from as i32, to as i32);
         }

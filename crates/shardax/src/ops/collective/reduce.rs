@@ -34,9 +34,10 @@ impl Array {
             return self.clone();
         }
         let extra: Names = vma.minus(axes).iter().collect();
-        let x = match extra.is_empty() {
-            true => self.clone(),
-            false => AllReduce { reducer: Reducer::Sum, axes: Axes::summed(extra, true) }.apply(self),
+        let x = if extra.is_empty() {
+            self.clone()
+        } else {
+            AllReduce { reducer: Reducer::Sum, axes: Axes::summed(extra, true) }.apply(self)
         };
         x.varying_over(axes)
     }
@@ -49,9 +50,10 @@ impl Array {
         let unreduced = self.aval_ref().and_then(Aval::sharding).map(|typed| typed.unreduced().clone());
         let unreduced = unreduced.unwrap_or_default();
         let summed: Names = unreduced.minus(typed.unreduced()).iter().collect();
-        let mut x = match summed.is_empty() {
-            true => self.clone(),
-            false => AllReduce { reducer: Reducer::Sum, axes: Axes::summed(summed, true) }.apply(self),
+        let mut x = if summed.is_empty() {
+            self.clone()
+        } else {
+            AllReduce { reducer: Reducer::Sum, axes: Axes::summed(summed, true) }.apply(self)
         };
         let added = typed.unreduced().minus(&unreduced);
         let equal = added.minus(&x.vma());
@@ -229,9 +231,10 @@ impl AllReduce {
     pub fn apply(&self, x: &Array) -> Array {
         let kind = x.aval_ref().and_then(Aval::sharding).map_or(UnreducedKind::Sum, Typed::kind);
         let keeps = self.reducer == Reducer::Sum || (kind != UnreducedKind::Sum && self.keeps_unreduced(kind));
-        match keeps && self.axes.groups.is_none() {
-            true => self.axes.bind_sum(self.clone(), x),
-            false => self.axes.bind(self.clone(), x),
+        if keeps && self.axes.groups.is_none() {
+            self.axes.bind_sum(self.clone(), x)
+        } else {
+            self.axes.bind(self.clone(), x)
         }
     }
 

@@ -76,10 +76,7 @@ impl<F: Function<Args>, Args: Tree> CustomVjp<F, Args> {
 
 /// Names a value so that every policy of `checkpoint` saves it.
 fn always_saved(x: Array) -> Array {
-    match x.is_traced() {
-        true => bind1(Name { name: ALWAYS_SAVED.to_owned() }, &[x]),
-        false => x,
-    }
+    if x.is_traced() { bind1(Name { name: ALWAYS_SAVED.to_owned() }, &[x]) } else { x }
 }
 
 fn first<Out: Tree, Res: Tree, Args: Tree>(out: Out, _residuals: Res, _args: Args) -> Out {

@@ -165,6 +165,10 @@ impl ScanOptions {
     /// assert_eq!(sum.item::<i32>()?, 45);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if a bound is not an integer scalar, if `body_fun` fails, or if it changes the structure, a
+    /// dtype or a shape of the carry.
     #[track_caller]
     pub fn fori_loop<C, R>(
         self,

@@ -143,9 +143,12 @@ fn converted(arrays: &[Array], avals: &[Aval]) -> Vec<Array> {
     arrays
         .iter()
         .zip(avals)
-        .map(|(array, aval)| match array.dtype() == aval.dtype {
-            true => array.sharded_as(aval),
-            false => convert(array, aval.dtype, aval.weak).sharded_as(aval),
+        .map(|(array, aval)| {
+            if array.dtype() == aval.dtype {
+                array.sharded_as(aval)
+            } else {
+                convert(array, aval.dtype, aval.weak).sharded_as(aval)
+            }
         })
         .collect()
 }

@@ -64,6 +64,9 @@ where
 /// assert_eq!(powers.to_vec::<i32>()?, [1, 2, 4, 8]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if `f` fails, or if it changes the structure, a dtype or a shape of the carry.
 #[track_caller]
 pub fn scan_n<C, Y, R>(f: impl Fn(C) -> R, init: C, length: usize) -> Result<(C, Y)>
 where
@@ -85,6 +88,9 @@ where
 /// assert_eq!(rows.to_vec::<f32>()?, [0.25, 0.75, 0.5, 0.5]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if `f` fails, if `xs` has no arrays, or if its arrays differ in the size of their leading axis.
 #[track_caller]
 pub fn map<X, Y, R>(f: impl Fn(X) -> R, xs: X) -> Result<Y>
 where
@@ -165,7 +171,7 @@ impl ScanOptions {
         self.unroll
     }
 
-    /// See [`scan`](scan()).
+    /// Loops over the leading axis of `xs` like [`scan`](scan()), with these options.
     ///
     /// # Errors
     /// Returns an error in the same cases as [`scan`](scan()).
@@ -262,9 +268,9 @@ impl ScanOptions {
         Ok(length)
     }
 
-    /// Returns the number of steps. The arrays and the `length` option must agree on it.
+    /// Returns the number of steps: the leading size of the arrays, or the `length` option. If there are both, they must be
+    /// equal.
     fn steps(self, xs: &Flat) -> Result<usize> {
-        // The number of steps is the leading size of the arrays, or the requested length, which must agree.
         let mut sizes = Vec::new();
         for (leaf, path) in xs.leaves.iter().zip(xs.def.paths()) {
             match leaf.shape().first() {
@@ -313,6 +319,10 @@ impl ScanOptions {
 /// assert_eq!(products.to_vec::<i32>()?, [1, 2, 6, 24]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the arrays differ in size along the axis, if `f` fails, or if it changes the structure or a
+/// shape.
 #[track_caller]
 pub fn associative_scan<T, R>(f: impl Fn(T, T) -> R, elems: T) -> Result<T>
 where
@@ -356,7 +366,7 @@ impl AssociativeScanOptions {
         self
     }
 
-    /// See [`associative_scan`](associative_scan()).
+    /// Computes all partial results like [`associative_scan`](associative_scan()), with these options.
     ///
     /// # Errors
     /// Returns an error in the same cases as [`associative_scan`](associative_scan()).
@@ -408,7 +418,7 @@ fn scan_leaves(combine: Combine<'_>, elems: &Flat, reverse: bool, axis: i32) -> 
         )
         .help("pass arrays of the same size along this axis, because all are scanned together"));
     }
-    // A scan from the end reverses the elements before and the results after.
+    // A scan from the end reverses the elements, scans them from the start, and reverses the results.
     let mut leaves = elems.leaves.to_vec();
     if reverse {
         leaves = reversed(&leaves, &dims);
@@ -455,14 +465,14 @@ fn prefixes(
     let odd = prefixes(combine, pairs, dims, size / 2)?;
     // An even position continues the prefix before it, except for position 0, which is the element itself.
     let evens = (size - 1) / 2;
-    let later = match evens {
+    let later_evens = match evens {
         0 => parts(&elems, dims, 0, 0, 1),
         _ => combine(parts(&odd, dims, 0, evens, 1), parts(&elems, dims, 2, size, 2))?,
     };
-    let head = parts(&elems, dims, 0, 1, 1);
+    let first = parts(&elems, dims, 0, 1, 1);
     Ok((0..elems.len())
         .map(|i| {
-            let even = lax::concatenate(&[head[i].clone(), later[i].clone()], dims[i]);
+            let even = lax::concatenate(&[first[i].clone(), later_evens[i].clone()], dims[i]);
             interleave(&even, &odd[i], dims[i], size)
         })
         .collect())

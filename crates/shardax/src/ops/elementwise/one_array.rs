@@ -374,13 +374,12 @@ pub fn around(x: impl ArrayLike, decimals: i32) -> Array {
     // Half precision has too few digits for the factor.
     let wide = if x.dtype().bits() < 32 { x.astype(DType::F32) } else { x.clone() };
     let factor = 10f64.powi(decimals.abs());
-    let rounded = match decimals > 0 {
-        true => {
-            let scaled = &wide * factor;
-            // Numbers too large to be scaled have no decimals. Their slope is 0, as for other numbers.
-            where_(isfinite(&scaled), round(&scaled) / factor, stop_gradient(wide))
-        }
-        false => round(&(wide / factor)) * factor,
+    let rounded = if decimals > 0 {
+        let scaled = &wide * factor;
+        // Numbers too large to be scaled have no decimals. Their slope is 0, as for other numbers.
+        where_(isfinite(&scaled), round(&scaled) / factor, stop_gradient(wide))
+    } else {
+        round(&(wide / factor)) * factor
     };
     convert(&rounded, x.dtype(), x.weak_type())
 }

@@ -394,6 +394,10 @@ pub fn clip(x: impl ArrayLike, min: impl ArrayLike, max: impl ArrayLike) -> Arra
 /// assert!(allclose(array([1.0f32, 1e-9]), array([1.0f32, 0.0]), 1e-5, 1e-8)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if the shapes do not broadcast together, if an array failed, or if one is traced and therefore has
+/// no values. Inside of `jit`, use [`isclose`](crate::numpy::isclose) instead.
 #[track_caller]
 pub fn allclose(x: impl ArrayLike, y: impl ArrayLike, rtol: f64, atol: f64) -> Result<bool> {
     let _line = source::enter();

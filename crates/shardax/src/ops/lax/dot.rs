@@ -102,12 +102,13 @@ impl DotOptions {
         (lhs_batch, rhs_batch): (&[usize], &[usize]),
         out: Option<Arc<Typed>>,
     ) -> Array {
-        let args = match lhs.dtype() == rhs.dtype() {
-            true => [lhs.clone(), rhs.clone()].to_vec(),
-            false => match promote_factors("dot_general", lhs, rhs) {
+        let args = if lhs.dtype() == rhs.dtype() {
+            [lhs.clone(), rhs.clone()].to_vec()
+        } else {
+            match promote_factors("dot_general", lhs, rhs) {
                 Ok(args) => args,
                 Err(e) => return Array::from_result(Err(e), lhs),
-            },
+            }
         };
         let dot = DotGeneral {
             lhs_contract: lhs_contract.into(),

@@ -56,10 +56,8 @@ fn start(name: &str, start: &Array, n: usize, dtype: DType) -> Result<Array> {
     };
     let start = start.astype(index_dtype);
     let size = integer(n as i128, index_dtype);
-    let start = match index_dtype.is_signed() {
-        true => Select.apply(&start.less(0), &start, &ADD.apply(&start, &size)),
-        false => start,
-    };
+    let start =
+        if index_dtype.is_signed() { Select.apply(&start.less(0), &start, &ADD.apply(&start, &size)) } else { start };
     if index_dtype == dtype {
         return Ok(start);
     }
@@ -275,6 +273,10 @@ pub fn scatter(
 /// assert_eq!(sorted[1].to_vec::<i32>()?, [20, 30, 10]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if there are no operands, if their shapes differ, if `dimension` is out of bounds, or if `num_keys`
+/// is not a number of operands.
 #[track_caller]
 pub fn sort(operands: &[Array], dimension: i32, num_keys: usize) -> Result<Vec<Array>> {
     at_caller(|| {
@@ -318,10 +320,8 @@ fn top_k_in(x: &Array, k: usize, axis: i32) -> (Array, Array) {
         let moved = if axis == last_axis || last_axis < 0 { x.clone() } else { x.moveaxis(axis, last_axis) };
         let outs = TopK { k }.apply(&moved);
         outs.iter().try_for_each(Array::check)?;
-        let [values, indices] = [&outs[0], &outs[1]].map(|y| match axis == last_axis {
-            true => y.clone(),
-            false => y.moveaxis(last_axis, axis),
-        });
+        let [values, indices] =
+            [&outs[0], &outs[1]].map(|y| if axis == last_axis { y.clone() } else { y.moveaxis(last_axis, axis) });
         Ok((values, indices))
     });
     values_and_indices.unwrap_or_else(|e| {

@@ -43,10 +43,11 @@ fn check(lhs: &Array, rhs: &Array, group_sizes: &Array) -> Result<()> {
         )
         .help("pass one matrix for each group of rows, and the number of rows of each group"));
     }
-    match group_sizes.dtype().is_integer() {
-        true => Ok(()),
-        false => Err(err!(Type, "ragged_dot requires integer group_sizes, got {}", group_sizes.type_name())
-            .help("convert them with `astype(DType::I32)`")),
+    if group_sizes.dtype().is_integer() {
+        Ok(())
+    } else {
+        Err(err!(Type, "ragged_dot requires integer group_sizes, got {}", group_sizes.type_name())
+            .help("convert them with `astype(DType::I32)`"))
     }
 }
 

@@ -82,9 +82,10 @@ pub fn reduce(
             let n = partial.shape()[0];
             let [first, second] = [0, n / 2].map(|start| lax::slice_in_dim(&partial, start, start + n / 2, 0usize));
             let halves = step("reduce", &f, first, second)?;
-            partial = match n.is_multiple_of(2) {
-                true => halves,
-                false => lax::concatenate(&[halves, lax::slice_in_dim(&partial, n - 1, n, 0usize)], 0usize),
+            partial = if n.is_multiple_of(2) {
+                halves
+            } else {
+                lax::concatenate(&[halves, lax::slice_in_dim(&partial, n - 1, n, 0usize)], 0usize)
             };
         }
         step("reduce", &f, init, lax::reshape(&partial, &out_shape))

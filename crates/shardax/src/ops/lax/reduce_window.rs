@@ -10,7 +10,7 @@ use crate::shape::IntoSizes;
 
 use super::conv::{Padding, extent};
 
-/// A window and its movement: one entry for each dimension of the operand.
+/// The shape of a window, and how it moves over an array. Each setting has one number for each dimension of the array.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -53,8 +53,8 @@ impl Window {
         self
     }
 
-    /// Sets the padding of the operand. Its elements are neutral, so that they do not change a result. Default
-    /// [`Padding::Valid`].
+    /// Sets the padding of the operand. Padding does not change a result, because it consists of neutral elements such as 0 for a
+    /// sum. Default [`Padding::Valid`].
     pub fn padding(mut self, padding: impl Into<Padding>) -> Self {
         self.padding = padding.into();
         self
@@ -103,6 +103,7 @@ impl Window {
     }
 }
 
+/// Reduces each window of `x`, and returns the error of an invalid window as an array.
 #[track_caller]
 pub(crate) fn pooled(name: &str, x: &Array, window: &Window, reducer: Reducer) -> Array {
     match window.primitive(name, x, reducer) {
@@ -111,7 +112,7 @@ pub(crate) fn pooled(name: &str, x: &Array, window: &Window, reducer: Reducer) -
     }
 }
 
-/// Returns the maximum of each position of a window.
+/// Returns the maximum of the elements in the window, for each position of the window.
 ///
 /// If several elements are equal, only the first of them has a gradient.
 ///
@@ -125,7 +126,7 @@ pub fn reduce_window_max(x: impl ArrayLike, window: impl Into<Window>) -> Array 
     pooled("reduce_window_max", &x.into_array(), &window.into(), Reducer::Max)
 }
 
-/// Returns the minimum of each position of a window.
+/// Returns the minimum of the elements in the window, for each position of the window.
 ///
 /// If several elements are equal, only the first of them has a gradient.
 ///
@@ -139,7 +140,7 @@ pub fn reduce_window_min(x: impl ArrayLike, window: impl Into<Window>) -> Array 
     pooled("reduce_window_min", &x.into_array(), &window.into(), Reducer::Min)
 }
 
-/// Returns the sum of each position of a window.
+/// Returns the sum of the elements in the window, for each position of the window.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -111,6 +111,9 @@ pub fn split(x: impl ArrayLike, parts: usize, axis: impl AxisNumber) -> Result<V
 /// assert_eq!(parts[1].to_vec::<i32>()?, [2, 4]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if `x` failed, has no such dimension, or cannot be divided into `parts` equal parts.
 #[track_caller]
 pub fn hsplit(x: impl ArrayLike, parts: usize) -> Result<Vec<Array>> {
     let x = x.into_array();
@@ -125,6 +128,9 @@ pub fn hsplit(x: impl ArrayLike, parts: usize) -> Result<Vec<Array>> {
 /// assert_eq!(parts[1].to_vec::<i32>()?, [3, 4]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if `x` failed, has no such dimension, or cannot be divided into `parts` equal parts.
 #[track_caller]
 pub fn vsplit(x: impl ArrayLike, parts: usize) -> Result<Vec<Array>> {
     x.into_array().split(parts, 0)
@@ -137,6 +143,9 @@ pub fn vsplit(x: impl ArrayLike, parts: usize) -> Result<Vec<Array>> {
 /// assert_eq!(dsplit(ones([2, 3, 4]), 2)?[0].shape(), [2, 3, 2]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if `x` failed, has no such dimension, or cannot be divided into `parts` equal parts.
 #[track_caller]
 pub fn dsplit(x: impl ArrayLike, parts: usize) -> Result<Vec<Array>> {
     x.into_array().split(parts, 2)
@@ -309,9 +318,10 @@ pub fn insert(x: impl ArrayLike, places: impl IntoPlaces, values: impl ArrayLike
         let places = places_in("insert", &x, places, n, n + 1)?;
         let mut shape = x.shape_owned();
         // With a single index, all values along the axis are inserted before it.
-        let values = match single && values.ndim() <= x.ndim() {
-            true => with_leading_dims(&values, x.ndim()).moveaxis(0, axis as i32),
-            false => values,
+        let values = if single && values.ndim() <= x.ndim() {
+            with_leading_dims(&values, x.ndim()).moveaxis(0, axis as i32)
+        } else {
+            values
         };
         let count = if single { values.shape().get(axis).copied().unwrap_or(1) } else { places.len() };
         shape[axis] = count;
@@ -346,9 +356,10 @@ fn insert_at_traced(x: &Array, places: &Array, values: &Array, axis: usize) -> R
     let places = wide(places, &[n]);
     let places = where_(places.less(0), &places + n, &places).clip(0, n);
     // A single index is the index of all values.
-    let values = match single && values.ndim() <= x.ndim() {
-        true => with_leading_dims(values, x.ndim()).moveaxis(0, axis as i32),
-        false => values.clone(),
+    let values = if single && values.ndim() <= x.ndim() {
+        with_leading_dims(values, x.ndim()).moveaxis(0, axis as i32)
+    } else {
+        values.clone()
     };
     let count = if single { values.shape().get(axis).copied().unwrap_or(1) } else { places.size() };
     let mut shape = x.shape_owned();

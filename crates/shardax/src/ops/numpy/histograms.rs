@@ -74,10 +74,11 @@ pub fn bincount_sharded(x: impl ArrayLike, length: usize, sharding: impl Into<Sh
 }
 
 fn check_integers(name: &str, x: &Array) -> Result<()> {
-    match x.dtype().is_integer() || x.dtype() == DType::Bool {
-        true => Ok(()),
-        false => Err(err!(Type, "{name} requires integers, got {}", x.type_name())
-            .help("convert them with `astype(DType::I32)`")),
+    if x.dtype().is_integer() || x.dtype() == DType::Bool {
+        Ok(())
+    } else {
+        Err(err!(Type, "{name} requires integers, got {}", x.type_name())
+            .help("convert them with `astype(DType::I32)`"))
     }
 }
 

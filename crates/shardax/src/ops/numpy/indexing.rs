@@ -550,10 +550,11 @@ pub fn searchsorted(sorted: impl ArrayLike, values: impl ArrayLike) -> Array {
 
 /// Returns the number of rolls for `count` shifts, which broadcast against the axes.
 fn roll_count(x: &Array, count: usize, axes: &[usize]) -> Result<usize> {
-    match count == 1 || axes.len() == 1 || count == axes.len() {
-        true => Ok(count.max(axes.len())),
-        false => Err(err!(Value, "roll of {} got {count} shifts for {} axes", x.type_name(), axes.len())
-            .help("pass one shift, or one for each axis")),
+    if count == 1 || axes.len() == 1 || count == axes.len() {
+        Ok(count.max(axes.len()))
+    } else {
+        Err(err!(Value, "roll of {} got {count} shifts for {} axes", x.type_name(), axes.len())
+            .help("pass one shift, or one for each axis"))
     }
 }
 

@@ -26,7 +26,8 @@ fn logical(name: &'static str, x: impl ArrayLike, y: impl ArrayLike, f: impl FnO
     })
 }
 
-/// Computes the logical "and". Elements of any dtype are true unless they are 0. Broadcast; the result is boolean.
+/// Computes the logical "and" of two arrays, which broadcast together. Elements of any dtype are true unless they are 0. The
+/// result is boolean.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -39,7 +40,8 @@ pub fn logical_and(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     logical("logical_and", x, y, |x, y| x & y)
 }
 
-/// Computes the logical "or". Elements of any dtype are true unless they are 0. Broadcast; the result is boolean.
+/// Computes the logical "or" of two arrays, which broadcast together. Elements of any dtype are true unless they are 0. The
+/// result is boolean.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -51,8 +53,8 @@ pub fn logical_or(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     logical("logical_or", x, y, |x, y| x | y)
 }
 
-/// Computes the logical "exclusive or". Elements of any dtype are true unless they are 0. Broadcast; the result is
-/// boolean.
+/// Computes the logical "exclusive or" of two arrays, which broadcast together. Elements of any dtype are true unless they
+/// are 0. The result is boolean.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -64,8 +66,8 @@ pub fn logical_xor(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     logical("logical_xor", x, y, |x, y| x ^ y)
 }
 
-/// Marks elements that differ by at most `atol + rtol * |y|`, or are equal infinities, with booleans. Integers must be equal. NaN is
-/// never close. NumPy's defaults are `rtol = 1e-5` and `atol = 1e-8`.
+/// Returns `true` for each pair of elements that differ by at most `atol + rtol * |y|` or are equal infinities. Integers must
+/// be equal, and NaN is not close to any number. NumPy's defaults are `rtol = 1e-5` and `atol = 1e-8`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -121,7 +123,7 @@ options! {
 }
 
 impl ArrayEqualOptions {
-    /// See [`array_equal`](array_equal()).
+    /// Compares two arrays like [`array_equal`](array_equal()), with these options.
     #[track_caller]
     pub fn array_equal(&self, x: impl ArrayLike, y: impl ArrayLike) -> Array {
         let (x, y) = (x.into_array(), y.into_array());
@@ -155,7 +157,7 @@ pub fn array_equiv(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     })
 }
 
-/// Returns the number of nonzero elements over `axes`, int32.
+/// Counts the nonzero elements along `axes`. The counts are int32.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -204,7 +206,7 @@ options! {
 }
 
 impl NanToNumOptions {
-    /// See [`nan_to_num`](nan_to_num()).
+    /// Replaces non-finite elements like [`nan_to_num`](nan_to_num()), with these options.
     #[track_caller]
     pub fn nan_to_num(&self, x: impl ArrayLike) -> Array {
         let x = &x.into_array();
@@ -235,7 +237,8 @@ fn replace_non_finite(x: &Array, values: &[Array]) -> Array {
     where_(x.equal(f64::NEG_INFINITY), &values[2], &x)
 }
 
-/// Marks the elements that occur in `test`, which can have any shape, with booleans. NaN never occurs.
+/// Returns `true` for each element of `x` that is equal to an element of `test`, which can have any shape. NaN is not equal to
+/// any element.
 ///
 /// ```
 /// # use shardax::prelude::*;

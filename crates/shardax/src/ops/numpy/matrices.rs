@@ -16,10 +16,7 @@ use crate::shape::{AxisNumber, normalize_axis};
 /// The row-major index of the first element of a diagonal of an `n` by `m` matrix, and the length of the diagonal.
 fn diagonal_of(n: usize, m: usize, offset: i32) -> (usize, usize) {
     let k = offset.unsigned_abs() as usize;
-    match offset >= 0 {
-        true => (k.min(m), n.min(m.saturating_sub(k))),
-        false => (k.min(n) * m, m.min(n.saturating_sub(k))),
-    }
+    if offset >= 0 { (k.min(m), n.min(m.saturating_sub(k))) } else { (k.min(n) * m, m.min(n.saturating_sub(k))) }
 }
 
 impl Array {
@@ -217,9 +214,10 @@ fn vector_on_diagonal(x: &Array, k: i32) -> Array {
 /// Returns the zero that replaces elements of `x` in [`where_`]. Next to an unreduced array, each device needs a zero.
 fn zero_for(x: &Array) -> Array {
     let aval = x.aval();
-    match aval.sharding().is_some_and(|typed| !typed.unreduced().is_empty()) {
-        true => Array::zeros_of(&aval),
-        false => Array::literal(Scalar::Int(0), x.dtype(), x.weak_type()),
+    if aval.sharding().is_some_and(|typed| !typed.unreduced().is_empty()) {
+        Array::zeros_of(&aval)
+    } else {
+        Array::literal(Scalar::Int(0), x.dtype(), x.weak_type())
     }
 }
 

@@ -16,22 +16,24 @@ use crate::shape::IntoSizes;
 /// Returns the given size, or otherwise counts: outside of `jit`, the size can be read from the values.
 pub(crate) fn size_or_count(name: &str, given: Option<usize>, count: impl FnOnce() -> Array) -> Result<usize> {
     if let Some(size) = given {
-        return match size < i32::MAX as usize {
-            true => Ok(size),
-            false => Err(err!(Value, "{name} of size {size} is too large")
-                .help("a dimension may have up to 2147483647 elements")),
+        return if size < i32::MAX as usize {
+            Ok(size)
+        } else {
+            Err(err!(Value, "{name} of size {size} is too large")
+                .help("a dimension may have up to 2147483647 elements"))
         };
     }
     let count = count();
-    match count.is_traced() {
-        false => Ok(count.to_scalars()?.first().map_or(0, |count| count.to_i128().max(0) as usize)),
-        true => Err(err!(
+    if !count.is_traced() {
+        Ok(count.to_scalars()?.first().map_or(0, |count| count.to_i128().max(0) as usize))
+    } else {
+        Err(err!(
             Type,
             "The size argument of {name} must be statically specified to use it within JAX transformations"
         )
         .help(format!(
             "pass the number of results, such as `{name}(&x, 8)`; fewer results are padded and surplus results are dropped"
-        ))),
+        )))
     }
 }
 

@@ -14,10 +14,11 @@ use crate::rank_promotion;
 /// Checks that the axis has an element `kth`.
 fn has_element(name: &str, x: &Array, kth: i32, axis: usize) -> Result<()> {
     let n = x.shape().get(axis).copied().unwrap_or(0) as i64;
-    match (-n..n).contains(&i64::from(kth)) {
-        true => Ok(()),
-        false => Err(err!(Index, "{name}: kth {kth} is out of bounds of axis {axis} of {}", x.type_name())
-            .help("elements count from 0, and negative numbers from the end")),
+    if (-n..n).contains(&i64::from(kth)) {
+        Ok(())
+    } else {
+        Err(err!(Index, "{name}: kth {kth} is out of bounds of axis {axis} of {}", x.type_name())
+            .help("elements count from 0, and negative numbers from the end"))
     }
 }
 

@@ -407,10 +407,8 @@ fn variance(x: &Array, over: &Reduction, ddof: usize) -> Array {
     let dtype = to_inexact(x.dtype());
     let wide = to_strong_type(x, accumulator(dtype));
     let centered = &wide - wide.mean(over.inner());
-    let squares = match dtype.is_complex() {
-        true => super::real(&(&centered * super::conj(&centered))),
-        false => &centered * &centered,
-    };
+    let squares =
+        if dtype.is_complex() { super::real(&(&centered * super::conj(&centered))) } else { &centered * &centered };
     let sum = lax::reduce_with(&over.masked(&squares, 0), Reducer::Sum, &over.axes);
     if over.is_masked() {
         let divisor = over.count(x) - ddof as f64;

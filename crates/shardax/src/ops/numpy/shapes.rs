@@ -304,6 +304,9 @@ impl Array {
     /// assert_eq!(parts[1].to_vec::<i32>()?, [2, 3]);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the array failed, if `axis` is out of bounds, or if its size is not a multiple of `parts`.
     #[track_caller]
     pub fn split(&self, parts: usize, axis: impl AxisNumber) -> Result<Vec<Array>> {
         let axis = axis.axis_number();
@@ -333,6 +336,9 @@ impl Array {
     /// assert_eq!(parts[1].to_vec::<i32>()?, [1, 2, 3]);
     /// # Ok::<(), shardax::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the array failed, or if `axis` is out of bounds.
     #[track_caller]
     pub fn split_at(&self, places: &[usize], axis: impl AxisNumber) -> Result<Vec<Array>> {
         let axis = axis.axis_number();

@@ -472,9 +472,10 @@ impl CovOptions {
         }
         let deviation = super::real(c.diagonal(0, 0, 1)).sqrt().astype(c.dtype());
         let c = c / deviation.expand_dims(1) / deviation.expand_dims(0);
-        Ok(match c.dtype().is_complex() {
-            true => super::complex(super::real(&c).clip(-1, 1), super::imag(&c).clip(-1, 1)),
-            false => c.clip(-1, 1),
+        Ok(if c.dtype().is_complex() {
+            super::complex(super::real(&c).clip(-1, 1), super::imag(&c).clip(-1, 1))
+        } else {
+            c.clip(-1, 1)
         })
     }
 

@@ -39,10 +39,11 @@ fn float(x: impl ArrayLike, f: impl FnOnce(&Array) -> Result<Array>) -> Array {
 }
 
 fn real_only(name: &str, x: &Array) -> Result<()> {
-    match x.dtype().is_complex() {
-        false => Ok(()),
-        true => Err(err!(Type, "{name} does not support complex-valued inputs, got {}", x.type_name())
-            .help("pass a real array, such as `real(..)`, `imag(..)` or `abs(..)` of the array")),
+    if !x.dtype().is_complex() {
+        Ok(())
+    } else {
+        Err(err!(Type, "{name} does not support complex-valued inputs, got {}", x.type_name())
+            .help("pass a real array, such as `real(..)`, `imag(..)` or `abs(..)` of the array"))
     }
 }
 

@@ -124,9 +124,10 @@ impl Block {
     fn padded(&self, array: &Array) -> Array {
         let widths: Vec<_> =
             self.dims.iter().zip(&self.array.shape).map(|(dim, &size)| padding_width(dim, size)).collect();
-        match widths.iter().all(|width| *width == (0, 0, 0)) {
-            true => array.clone(),
-            false => lax::pad(array, &uninitialized(&Aval::scalar(array.dtype())), &widths),
+        if widths.iter().all(|width| *width == (0, 0, 0)) {
+            array.clone()
+        } else {
+            lax::pad(array, &uninitialized(&Aval::scalar(array.dtype())), &widths)
         }
     }
 

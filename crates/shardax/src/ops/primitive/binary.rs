@@ -479,9 +479,10 @@ impl Primitive for Select {
         let Some(ct) = &cts[0] else { return Ok(vec![None; 3]) };
         let which = args[0].value()?;
         // If the cotangent holds addends, the zero must be an addend too.
-        let zero = match ct.aval_ref().and_then(Aval::sharding).is_some_and(Typed::is_partial) {
-            true => Array::zeros_of(&ct.aval()),
-            false => Array::literal(crate::dtype::Scalar::Int(0), ct.dtype(), false),
+        let zero = if ct.aval_ref().and_then(Aval::sharding).is_some_and(Typed::is_partial) {
+            Array::zeros_of(&ct.aval())
+        } else {
+            Array::literal(crate::dtype::Scalar::Int(0), ct.dtype(), false)
         };
         let on_false = args[1].is_linear().then(|| unspread(self.apply(which, ct, &zero), &args[1].aval()));
         let on_true = args[2].is_linear().then(|| unspread(self.apply(which, &zero, ct), &args[2].aval()));

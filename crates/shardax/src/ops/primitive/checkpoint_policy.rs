@@ -182,9 +182,10 @@ impl CheckpointPolicy {
                 name.is_some_and(|name| names_which_can_be_saved.contains(name))
             }
             CheckpointPolicy::OffloadDotWithNoBatchDims(offload) => {
-                return match dot.is_some_and(|dot| dot.lhs_batch.is_empty()) {
-                    true => Decision::Offload(*offload),
-                    false => Decision::Recompute,
+                return if dot.is_some_and(|dot| dot.lhs_batch.is_empty()) {
+                    Decision::Offload(*offload)
+                } else {
+                    Decision::Recompute
                 };
             }
             CheckpointPolicy::SaveIf(policy) => (policy.f)(&Operation { program, eqn }),

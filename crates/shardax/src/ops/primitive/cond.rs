@@ -99,10 +99,10 @@ fn with_same_results(
     want: &[bool],
     widen: impl Fn(Vec<Array>, &[bool]) -> Vec<Array>,
 ) -> Result<Vec<Traced>> {
-    let widened = branches.into_iter().zip(has).map(|(branch, has)| match has == want {
-        true => Ok(branch),
-        false => with_outputs(&branch, |outs| widen(outs, has)),
-    });
+    let widened = branches
+        .into_iter()
+        .zip(has)
+        .map(|(branch, has)| if has == want { Ok(branch) } else { with_outputs(&branch, |outs| widen(outs, has)) });
     widened.collect()
 }
 
@@ -379,10 +379,11 @@ impl Primitive for Cond {
         let (branches, has): (Vec<Traced>, Vec<Vec<bool>>) = batched.into_iter().unzip();
         let any = any_of(&has);
         let branches = with_same_results(branches, &has, &any, |outs, has| {
-            let batched = outs.iter().zip(has).zip(&any).map(|((out, has), any)| match any & !has {
-                true => axis.moved(out, None, 0),
-                false => out.clone(),
-            });
+            let batched = outs
+                .iter()
+                .zip(has)
+                .zip(&any)
+                .map(|((out, has), any)| if any & !has { axis.moved(out, None, 0) } else { out.clone() });
             batched.collect()
         })?;
         let results = Cond::run(branches, index, &args)?;

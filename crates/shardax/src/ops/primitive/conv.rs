@@ -361,16 +361,18 @@ impl Primitive for ConvGeneralDilated {
         let ct = ct.astype(l.dtype);
         match (&args[0], &args[1]) {
             (Operand::Linear(_), Operand::NonLinear(rhs)) => {
-                let lhs_ct = match is_empty || size(&l.shape) == 0 {
-                    true => Array::zeros_of(&l.strip_weak_type()),
-                    false => self.lhs_ct(&ct, &l, rhs),
+                let lhs_ct = if is_empty || size(&l.shape) == 0 {
+                    Array::zeros_of(&l.strip_weak_type())
+                } else {
+                    self.lhs_ct(&ct, &l, rhs)
                 };
                 Ok(vec![Some(lhs_ct), None])
             }
             (Operand::NonLinear(lhs), Operand::Linear(_)) => {
-                let rhs_ct = match is_empty || size(&r.shape) == 0 {
-                    true => Array::zeros_of(&r.strip_weak_type()),
-                    false => self.rhs_ct(&ct, lhs, &r),
+                let rhs_ct = if is_empty || size(&r.shape) == 0 {
+                    Array::zeros_of(&r.strip_weak_type())
+                } else {
+                    self.rhs_ct(&ct, lhs, &r)
                 };
                 Ok(vec![None, Some(rhs_ct)])
             }

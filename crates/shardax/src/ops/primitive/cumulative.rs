@@ -82,9 +82,10 @@ impl Cumulative {
         let ones = ints(&vec![1i64; rank]);
         let (mut window, mut padding) = (vec![1i64; rank], vec![WindowDim::new(1); rank]);
         window[self.axis] = n as i64;
-        match self.reverse {
-            false => padding[self.axis].low = n as i64 - 1,
-            true => padding[self.axis].high = n as i64 - 1,
+        if !self.reverse {
+            padding[self.axis].low = n as i64 - 1
+        } else {
+            padding[self.axis].high = n as i64 - 1
         }
         let attrs = format!(
             "window_dimensions = {}, window_strides = {ones}, base_dilations = {ones}, window_dilations = {ones}, padding = {}",

@@ -139,9 +139,10 @@ pub(crate) fn check_types(what: &str, arrays: &[Array], avals: &[Aval]) -> Resul
 /// fewer axes, because a sum would then count it too often.
 pub(crate) fn check_varying(what: &str, array: &Array, aval: &Aval, more: bool) -> Result<()> {
     let vma = array.vma();
-    let (wrong, fix) = match more {
-        true => (vma.minus(&aval.vma), "reduce it with `psum` or `pmean` over these axes"),
-        false => (aval.vma.minus(&vma), "return each device's own: without `psum`, or as `pcast` makes it vary"),
+    let (wrong, fix) = if more {
+        (vma.minus(&aval.vma), "reduce it with `psum` or `pmean` over these axes")
+    } else {
+        (aval.vma.minus(&vma), "return each device's own: without `psum`, or as `pcast` makes it vary")
     };
     if !array.is_traced() || wrong.iter().next().is_none() {
         return Ok(());

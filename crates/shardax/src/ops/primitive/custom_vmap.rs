@@ -195,10 +195,7 @@ impl Primitive for CustomVmap {
             .out_avals()
             .into_iter()
             .zip(&flags)
-            .map(|(aval, batched)| match batched {
-                true => aval.with_dim(0, axis.size, axis.explicit.clone()),
-                false => aval,
-            })
+            .map(|(aval, batched)| if *batched { aval.with_dim(0, axis.size, axis.explicit.clone()) } else { aval })
             .collect();
         check_types("custom vmap rule must return what the function returns, with the batch in front", &outs, &avals)?;
         Ok((outs.into(), flags.iter().map(|batched| batched.then_some(0)).collect()))

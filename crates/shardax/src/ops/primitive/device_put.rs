@@ -100,9 +100,8 @@ impl Primitive for DevicePut {
 
     fn transpose(&self, cts: &[Option<Array>], _args: &[Operand]) -> Result<Tangents> {
         // The operand's memory is unknown: cotangents are used in computations, so they go to the device.
-        Ok(vec![cts[0].as_ref().map(|ct| match self.kind == MemoryKind::DEVICE {
-            true => ct.clone(),
-            false => DevicePut::to(MemoryKind::DEVICE).apply(ct),
+        Ok(vec![cts[0].as_ref().map(|ct| {
+            if self.kind == MemoryKind::DEVICE { ct.clone() } else { DevicePut::to(MemoryKind::DEVICE).apply(ct) }
         })])
     }
 

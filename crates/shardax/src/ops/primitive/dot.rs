@@ -197,9 +197,10 @@ impl DotGeneral {
     /// The cotangent of one operand: the cotangent contracted over the other operand's free dimensions, `dA = dC Bᵀ`
     /// and `dB = Aᵀ dC`, or `dBᵀ = dCᵀ A` if that transposes less before the multiplication.
     fn operand_ct(&self, ct: &Array, other_operand: &Array, this: &Aval, is_lhs: bool) -> Array {
-        let (this_contract, this_batch, other_contract, other_batch) = match is_lhs {
-            true => (&self.lhs_contract, &self.lhs_batch, &self.rhs_contract, &self.rhs_batch),
-            false => (&self.rhs_contract, &self.rhs_batch, &self.lhs_contract, &self.lhs_batch),
+        let (this_contract, this_batch, other_contract, other_batch) = if is_lhs {
+            (&self.lhs_contract, &self.lhs_batch, &self.rhs_contract, &self.rhs_batch)
+        } else {
+            (&self.rhs_contract, &self.rhs_batch, &self.lhs_contract, &self.lhs_batch)
         };
         let batch = self.lhs_batch.len();
         let this_free = free(this.rank(), this_contract, this_batch);
@@ -217,9 +218,10 @@ impl DotGeneral {
         let contracted = contracted.iter().map(|&i| this_contract[i]);
         // Transposing the smaller operand is cheaper. With symbolic sizes, programs must not depend on a comparison.
         let ct_first = is_lhs || !sizes_are_open() && ct.size() < other_operand.size();
-        let order: Vec<usize> = match ct_first {
-            true => this_batch.iter().copied().chain(this_free).chain(contracted).collect(),
-            false => this_batch.iter().copied().chain(contracted).chain(this_free).collect(),
+        let order: Vec<usize> = if ct_first {
+            this_batch.iter().copied().chain(this_free).chain(contracted).collect()
+        } else {
+            this_batch.iter().copied().chain(contracted).chain(this_free).collect()
         };
         // The cotangent has the operand's sharding.
         let typed = ct.aval_ref().and_then(Aval::sharding);

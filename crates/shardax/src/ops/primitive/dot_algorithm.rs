@@ -50,18 +50,18 @@ pub(crate) fn check(preset: DotAlgorithmPreset, cx: &Lowering, args: &[Value]) -
 /// The operands in types of the algorithm.
 pub(crate) fn operands(preset: DotAlgorithmPreset, cx: &mut Lowering, args: &[Value]) -> [Value; 2] {
     let (types, ..) = parameters(preset);
-    [args[0], args[1]].map(|v| match types.contains(&cx.dtype(v)) {
-        true => v,
-        false => cx.op("stablehlo.convert", &[v], "", &cx.aval(v).with_dtype(types[0])),
+    [args[0], args[1]].map(|v| {
+        if types.contains(&cx.dtype(v)) {
+            v
+        } else {
+            cx.op("stablehlo.convert", &[v], "", &cx.aval(v).with_dtype(types[0]))
+        }
     })
 }
 
 /// The product in the type of the result.
 pub(crate) fn result(cx: &mut Lowering, product: Value, out: &Aval) -> Value {
-    match cx.dtype(product) == out.dtype {
-        true => product,
-        false => cx.op("stablehlo.convert", &[product], "", out),
-    }
+    if cx.dtype(product) == out.dtype { product } else { cx.op("stablehlo.convert", &[product], "", out) }
 }
 
 /// Writes a product by this algorithm.

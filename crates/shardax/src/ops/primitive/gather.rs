@@ -227,12 +227,13 @@ impl Primitive for Gather {
 
     fn print_params(&self) -> String {
         let d = &self.dims;
-        let batching = match d.operand_batching_dims.is_empty() {
-            true => String::new(),
-            false => format!(
+        let batching = if d.operand_batching_dims.is_empty() {
+            String::new()
+        } else {
+            format!(
                 " operand_batching_dims={:?} start_indices_batching_dims={:?}",
                 d.operand_batching_dims, d.start_indices_batching_dims
-            ),
+            )
         };
         format!(
             "offset_dims={:?} collapsed_slice_dims={:?} start_index_map={:?}{batching} slice_sizes={:?} mode={:?}",
@@ -296,9 +297,10 @@ impl Primitive for Gather {
     fn partial_rule(&self, rule: &ShardingRule<'_>) -> Result<PartialAxes> {
         let partial = rule.keep_partial_of(&rule.args()[..1])?;
         // Devices would add up the fill values that they read out of bounds.
-        match self.mode == GatherScatterMode::FillOrDrop && !partial.0.is_empty() {
-            true => Err(rule.reject_partial()),
-            false => Ok(partial),
+        if self.mode == GatherScatterMode::FillOrDrop && !partial.0.is_empty() {
+            Err(rule.reject_partial())
+        } else {
+            Ok(partial)
         }
     }
 

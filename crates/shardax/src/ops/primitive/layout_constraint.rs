@@ -140,10 +140,11 @@ pub(crate) fn constrain(x: &Array, layout: &Layout) -> Array {
         return x.clone();
     }
     let tiled = x.concrete_ref().is_some() && !layout.tiling().is_empty();
-    let result = match tiled {
-        true => Err(err!(Value, "with_layout_constraint of an array that has its values takes no tiles. Got {layout}")
-            .help("place it with `device_put(x, Format::new(layout, &sharding))`")),
-        false => Ok(LayoutConstraint { layout: KnownLayout::new(layout) }.apply(x)),
+    let result = if tiled {
+        Err(err!(Value, "with_layout_constraint of an array that has its values takes no tiles. Got {layout}")
+            .help("place it with `device_put(x, Format::new(layout, &sharding))`"))
+    } else {
+        Ok(LayoutConstraint { layout: KnownLayout::new(layout) }.apply(x))
     };
     Array::from_result(result, x)
 }

@@ -50,10 +50,7 @@ pub(crate) fn permuted(x: &Array, permutation: &Array) -> Array {
 
 /// The criterion for the largest pivot: for complex numbers the sum of both parts' absolute values, as in LAPACK.
 fn size(x: &Array) -> Array {
-    match x.dtype().is_complex() {
-        true => ABS.apply(&REAL.apply(x)) + ABS.apply(&IMAG.apply(x)),
-        false => ABS.apply(x),
-    }
+    if x.dtype().is_complex() { ABS.apply(&REAL.apply(x)) + ABS.apply(&IMAG.apply(x)) } else { ABS.apply(x) }
 }
 
 /// Completes a matrix with `k` rows or columns to `size` rows and columns, with ones on the added diagonal.
@@ -239,14 +236,13 @@ impl Primitive for Solve {
         widened(cx, &args[1..], outs, |cx, args, _| {
             cx.expand(args, |args| {
                 let [lu, permutation, b] = args else { return Ok(Vec::new()) };
-                Ok(vec![match self.transpose {
-                    false => UPPER.apply(lu, &UNIT_LOWER.apply(lu, &permuted(b, permutation))),
-                    true => {
-                        let op = Op::Transpose;
-                        let y = TriangularSolve { op, ..UPPER }.apply(lu, b);
-                        let x = TriangularSolve { op, ..UNIT_LOWER }.apply(lu, &y);
-                        permuted(&x, &permutation.argsort(-1))
-                    }
+                Ok(vec![if !self.transpose {
+                    UPPER.apply(lu, &UNIT_LOWER.apply(lu, &permuted(b, permutation)))
+                } else {
+                    let op = Op::Transpose;
+                    let y = TriangularSolve { op, ..UPPER }.apply(lu, b);
+                    let x = TriangularSolve { op, ..UNIT_LOWER }.apply(lu, &y);
+                    permuted(&x, &permutation.argsort(-1))
                 }])
             })
         })

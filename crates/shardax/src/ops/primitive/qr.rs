@@ -14,8 +14,8 @@ use crate::error::{Result, err};
 use crate::ops::constants::zeros_like;
 use crate::ops::lax;
 
-/// The QR decomposition `a = q r` with orthonormal columns in `q` and upper triangular `r`, for `m` by `n` matrices:
-/// `q` has `m` columns if `full`, else `min(m, n)`.
+/// The QR decomposition `a = q r` of `m` by `n` matrices. The columns of `q` are orthonormal, and `r` is upper triangular. `q`
+/// has `m` columns if `full` is set, and otherwise `min(m, n)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Qr {
     pub full: bool,
@@ -27,13 +27,13 @@ impl Qr {
         bind(std::sync::Arc::new(self), std::slice::from_ref(a))
     }
 
-    /// The number of columns of `q`.
+    /// Returns the number of columns of `q`.
     fn width(self, m: usize, n: usize) -> usize {
         if self.full { m } else { m.min(n) }
     }
 }
 
-/// The first `n` entries of the dimension `dim`.
+/// Returns the first `n` entries of the dimension `dim`.
 fn first(x: &Array, n: usize, dim: i32) -> Array {
     lax::slice_in_dim(x, 0, n, dim)
 }
@@ -57,7 +57,7 @@ impl Primitive for Qr {
         Ok(smallvec![with_last(&args[0], &[m, k]), with_last(&args[0], &[k, n])])
     }
 
-    /// Householder reflections, for each matrix.
+    /// Counts the operations of Householder's method for each matrix.
     fn flops(&self, args: &[Aval], _outs: &[Aval]) -> Flops {
         matrices(&args[0], |m, n| {
             let k = m.min(n);
@@ -78,7 +78,7 @@ impl Primitive for Qr {
             });
         }
         widened(cx, args, outs, |cx, args, outs| {
-            // Householder's method: `r` and, below it, the reflections that form `q`.
+            // XLA returns `r`, with the reflectors that form `q` below its diagonal, and the factors of the reflectors.
             let packed = cx.aval(args[0]);
             let factors = with_last(&packed, &[m.min(n)]);
             let attrs = "call_target_name = \"Qr\"";
@@ -96,12 +96,13 @@ impl Primitive for Qr {
         })
     }
 
-    /// With `x = da r⁻¹` and `w = qᴴ x`: `dq = x + q (ω - w)` and `dr = (w - ω) r`, where `ω = qᴴ dq` is
-    /// skew-Hermitian, has the strictly lower triangle of `w`, and its diagonal so that the one of `r` stays real
-    /// ([Walter and Lehmann, Algorithmic differentiation of linear algebra functions](https://arxiv.org/abs/1001.1654),
-    /// 2.1).
+    /// Let `x = da r⁻¹` and `w = qᴴ x`. Then `dq = x + q (ω - w)` and `dr = (w - ω) r`. The matrix `ω = qᴴ dq` is
+    /// skew-Hermitian, and its strictly lower triangle equals the strictly lower triangle of `w`. Its diagonal is the imaginary
+    /// part of the diagonal of `w`, so that the diagonal of `r` stays real. See [Walter and Lehmann, Algorithmic
+    /// differentiation of linear algebra functions](https://arxiv.org/abs/1001.1654), section 2.1.
     ///
-    /// For a wide matrix the square part is decomposed that way, and the rest of `r` is `qᴴ` times the rest of it.
+    /// For a wide matrix, these formulas apply to the leading square block. The remaining columns of `r` are `qᴴ` times the
+    /// remaining columns of `a`, so their tangent follows from the product rule.
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let a = &args[0];
         let (m, n) = matrix("qr", &a.aval())?;
@@ -118,7 +119,6 @@ impl Primitive for Qr {
         if a.size() == 0 {
             return Ok((outs, vec![None; 2]));
         }
-        // With `x = da r⁻¹`, `omega` is the antisymmetric part of `qᴴ dq` that has the lower triangle of `qᴴ x`.
         let (q, r) = (&outs[0], &outs[1]);
         let k = m.min(n);
         let r_square = first(r, k, -1);
@@ -128,16 +128,16 @@ impl Primitive for Qr {
         let lower = w.tril(-1);
         let mut omega = &lower - adjoint(&lower);
         if w.dtype().is_complex() {
-            let turn = IMAG.apply(&(&w * eye_like(&w, k)));
-            omega = omega + lax::complex(&zeros_like(&turn), &turn);
+            let diagonal = IMAG.apply(&(&w * eye_like(&w, k)));
+            omega = omega + lax::complex(&zeros_like(&diagonal), &diagonal);
         }
         let upper = &w - omega;
         let dq = x - product(q, &upper);
         let mut dr = product(&upper, &r_square);
         if m < n {
             let [a, da] = [a, da].map(|x| lax::slice_in_dim(x, m, n, -1));
-            let more = product(&adjoint(&dq), &a) + product(&adjoint(q), &da);
-            dr = lax::concatenate(&[dr, more], -1);
+            let remaining = product(&adjoint(&dq), &a) + product(&adjoint(q), &da);
+            dr = lax::concatenate(&[dr, remaining], -1);
         }
         Ok((outs, vec![Some(dq), Some(dr)]))
     }

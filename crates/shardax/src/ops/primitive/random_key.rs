@@ -16,14 +16,14 @@ use crate::core::program::trace::{bind, bind1};
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 
-/// `random_wrap(first, second)`: the keys of these words, which are uint32 of one shape, or scalars.
+/// `random_wrap(first, second)` joins two words into each key. The words are uint32 arrays of one shape, or scalars.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RandomWrap {
     /// The dtype of the keys.
     pub dtype: DType,
 }
 
-/// `random_unwrap(keys)`: the first and the second words of keys, as uint32 of their shape.
+/// `random_unwrap(keys)` returns the first and the second word of each key, as two uint32 arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RandomUnwrap;
 
@@ -41,8 +41,8 @@ impl RandomUnwrap {
     }
 }
 
-/// Half of the bits of a key, for each element of a value of this type.
-fn half(cx: &mut Lowering, wide: &Aval) -> Value {
+/// Returns the number of bits by which the second word is shifted in a key, as a constant of this type.
+fn word_bits(cx: &mut Lowering, wide: &Aval) -> Value {
     cx.constant(Scalar::Int(32), wide)
 }
 
@@ -82,8 +82,8 @@ impl Primitive for RandomWrap {
         let wide = outs[0].with_dtype(DType::U64);
         let words = spread(cx, args, &outs[0].shape);
         let [first, second] = [0, 1].map(|i| cx.op("stablehlo.convert", &[words[i]], "", &wide));
-        let half = half(cx, &wide);
-        let high = cx.op("stablehlo.shift_left", &[second, half], "", &wide);
+        let bits = word_bits(cx, &wide);
+        let high = cx.op("stablehlo.shift_left", &[second, bits], "", &wide);
         Ok(vec![cx.op("stablehlo.or", &[first, high], "", &outs[0])])
     }
 
@@ -124,8 +124,8 @@ impl Primitive for RandomUnwrap {
 
     fn lower(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         let wide = outs[0].with_dtype(DType::U64);
-        let half = half(cx, &wide);
-        let high = cx.op("stablehlo.shift_right_logical", &[args[0], half], "", &wide);
+        let bits = word_bits(cx, &wide);
+        let high = cx.op("stablehlo.shift_right_logical", &[args[0], bits], "", &wide);
         Ok([args[0], high].map(|word| cx.op("stablehlo.convert", &[word], "", &outs[0])).to_vec())
     }
 

@@ -103,10 +103,7 @@ impl Reducer {
     /// Writes a reduction over these axes of an operand of the result's dtype.
     pub fn reduce(self, cx: &mut Lowering, x: Value, axes: &[usize], out: &Aval) -> Result<Value> {
         let init = cx.constant(self.identity(out.dtype), &Aval::scalar(out.dtype));
-        let region = match cx.is_local() {
-            true => self.local_region(cx, out.dtype)?,
-            false => self.region(cx, out.dtype)?,
-        };
+        let region = if cx.is_local() { self.local_region(cx, out.dtype)? } else { self.region(cx, out.dtype)? };
         let attrs = format!("dimensions = {}", ints(axes));
         Ok(cx.op_with("stablehlo.reduce", &[x, init], &attrs, vec![region], std::slice::from_ref(out))[0])
     }

@@ -103,9 +103,10 @@ impl ReduceWindow {
     /// The operand split into blocks: each windowed dimension becomes two, of blocks and of elements in a block.
     fn blocks(&self, x: &Array, out: &[usize]) -> Array {
         let covered: Ints = out.iter().zip(&self.window).map(|(n, w)| n * w).collect();
-        let x = match x.shape() == covered.as_slice() {
-            true => x.clone(),
-            false => lax::slice(x, &vec![0; out.len()], &covered, None),
+        let x = if x.shape() == covered.as_slice() {
+            x.clone()
+        } else {
+            lax::slice(x, &vec![0; out.len()], &covered, None)
         };
         let mut shape = Shape::new();
         for (&n, &w) in out.iter().zip(&self.window) {

@@ -111,12 +111,13 @@ impl Reshard {
                 help,
             ));
         }
-        match self.to.unreduced().is_subset(from.unreduced()) {
-            true => Ok(()),
-            false => Err(rule.error(
+        if self.to.unreduced().is_subset(from.unreduced()) {
+            Ok(())
+        } else {
+            Err(rule.error(
                 format_args!("the result {} cannot be more unreduced than the operand {}", self.to.spec(), from.spec()),
                 help,
-            )),
+            ))
         }
     }
 
@@ -281,9 +282,12 @@ pub(crate) fn sharded_alike(args: &[Array]) -> Vec<Array> {
     let Some(first) = shardings.first() else { return args.to_vec() };
     match joined(first.mesh(), rank, shardings.iter()) {
         Some(joined) if shardings.iter().all(|t| t.unreduced().is_empty() && t.reduced().is_empty()) => {
-            let aligned = args.iter().map(|x| match sharding_of_rank(x, rank).is_some_and(|typed| typed != joined) {
-                true => x.sharded(&joined),
-                false => x.clone(),
+            let aligned = args.iter().map(|x| {
+                if sharding_of_rank(x, rank).is_some_and(|typed| typed != joined) {
+                    x.sharded(&joined)
+                } else {
+                    x.clone()
+                }
             });
             aligned.collect()
         }
@@ -341,9 +345,10 @@ impl Primitive for Reshard {
         if from.kind() != UnreducedKind::Sum {
             return Ok(vec![combined(cx, args[0], &from, self.to.unreduced())?]);
         }
-        match added.is_empty() || !cx.has_quirk("addends-in-partitions") {
-            true => Ok(args.to_vec()),
-            false => self.lower_unreduced(cx, args[0], &from, &added, &outs[0]),
+        if added.is_empty() || !cx.has_quirk("addends-in-partitions") {
+            Ok(args.to_vec())
+        } else {
+            self.lower_unreduced(cx, args[0], &from, &added, &outs[0])
         }
     }
 

@@ -260,12 +260,13 @@ impl Primitive for Scatter {
 
     fn print_params(&self) -> String {
         let d = &self.dims;
-        let batching = match d.operand_batching_dims.is_empty() {
-            true => String::new(),
-            false => format!(
+        let batching = if d.operand_batching_dims.is_empty() {
+            String::new()
+        } else {
+            format!(
                 " operand_batching_dims={:?} scatter_indices_batching_dims={:?}",
                 d.operand_batching_dims, d.scatter_indices_batching_dims
-            ),
+            )
         };
         format!(
             "update_window_dims={:?} inserted_window_dims={:?} scatter_dims_to_operand_dims={:?}{batching} mode={:?}{}",
@@ -322,9 +323,10 @@ impl Primitive for Scatter {
             };
             let is_covered = rule.args()[2].shape[u] == rule.args()[0].shape[d];
             let (of_operand, of_updates) = (&x.dims()[d], &updates.dims()[u]);
-            match is_covered {
-                true => *of_updates == DimSpec::None || of_operand == of_updates,
-                false => *of_operand == DimSpec::None && *of_updates == DimSpec::None,
+            if is_covered {
+                *of_updates == DimSpec::None || of_operand == of_updates
+            } else {
+                *of_operand == DimSpec::None && *of_updates == DimSpec::None
             }
         });
         let indices_fit = (0..indices.rank()).all(|d| of_batch.contains(&d) || indices.dims()[d] == DimSpec::None);

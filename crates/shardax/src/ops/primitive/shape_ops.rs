@@ -110,9 +110,10 @@ impl Primitive for Reshape {
         let operand = args[0].aval();
         Ok(vec![cts[0].as_ref().map(|ct| {
             let out = operand.cotangent().sharding.filter(|_| ct.aval_ref().is_some_and(|ct| ct.sharding.is_some()));
-            match ct.shape() == operand.shape.as_slice() {
-                true => ct.clone(),
-                false => bind1(Reshape { shape: operand.shape.clone(), out }, std::slice::from_ref(ct)),
+            if ct.shape() == operand.shape.as_slice() {
+                ct.clone()
+            } else {
+                bind1(Reshape { shape: operand.shape.clone(), out }, std::slice::from_ref(ct))
             }
         })])
     }

@@ -352,9 +352,10 @@ impl Primitive for Reverse {
     fn infer(&self, args: &[Aval]) -> Result<SmallVec<[Aval; 1]>> {
         let rank = args[0].rank();
         if let Some((i, d)) = self.dims.iter().enumerate().find(|(i, d)| **d >= rank || self.dims[..*i].contains(d)) {
-            let (kind, why) = match self.dims[..i].contains(d) {
-                true => (ErrorKind::Value, "comes twice"),
-                false => (ErrorKind::Index, "is out of bounds"),
+            let (kind, why) = if self.dims[..i].contains(d) {
+                (ErrorKind::Value, "comes twice")
+            } else {
+                (ErrorKind::Index, "is out of bounds")
             };
             return Err(Error::new(kind, format!("rev: dimension {d} {why} for {}", args[0]))
                 .help(format!("name each dimension below {rank} once")));

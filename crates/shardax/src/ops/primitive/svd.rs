@@ -164,9 +164,10 @@ fn decompose_tall(a: &Array, full: bool) -> Result<[Array; 3]> {
     let sign = where_(length.greater(0), &diagonal / where_(length.greater(0), &length, 1).astype(a.dtype()), 1);
     let inner = &factors[0] * sign.astype(a.dtype());
     let m = qr[0].shape()[rank - 1];
-    let u = match full && m > n {
-        true => lax::concatenate(&[product(&columns(&qr[0], 0, n), &inner), columns(&qr[0], n, m)], rank - 1),
-        false => product(&qr[0], &inner),
+    let u = if full && m > n {
+        lax::concatenate(&[product(&columns(&qr[0], 0, n), &inner), columns(&qr[0], n, m)], rank - 1)
+    } else {
+        product(&qr[0], &inner)
     };
     let [u, s, vh] = [u, s, adjoint(&v)].map(|x| where_(finite.expand_dims([-2, -1]), &x, f64::NAN).astype(x.dtype()));
     Ok([u, s.squeeze(-2), vh])
@@ -218,12 +219,11 @@ impl Primitive for Svd {
             cx.expand(args, |a| {
                 let a = &a[0];
                 let (m, n) = (a.shape()[a.ndim() - 2], a.shape()[a.ndim() - 1]);
-                Ok(match m >= n {
-                    true => decompose_tall(a, full)?.into(),
-                    false => {
-                        let [u, s, vh] = decompose_tall(&adjoint(a), full)?;
-                        vec![adjoint(&vh), s, adjoint(&u)]
-                    }
+                Ok(if m >= n {
+                    decompose_tall(a, full)?.into()
+                } else {
+                    let [u, s, vh] = decompose_tall(&adjoint(a), full)?;
+                    vec![adjoint(&vh), s, adjoint(&u)]
                 })
             })
         })

@@ -179,19 +179,13 @@ unary! {
     LOGISTIC "logistic" "stablehlo.logistic" Inexact same_dtype, Factor(|x, _| LOGISTIC_SLOPE.apply(std::slice::from_ref(x)));
     ASIN "asin" "chlo.asin" Inexact same_dtype, Factor(|x, _| ASIN_SLOPE.apply(std::slice::from_ref(x)));
     ACOS "acos" "chlo.acos" Inexact same_dtype, Factor(|x, _| -ASIN_SLOPE.apply(std::slice::from_ref(x)));
-    ATAN "atan" "chlo.atan" Inexact same_dtype, Tangent(|x, _, t| match x.dtype().is_complex() {
-        true => t / (x * x + 1),
-        false => t * ATAN_SLOPE.apply(std::slice::from_ref(x)),
-    });
+    ATAN "atan" "chlo.atan" Inexact same_dtype, Tangent(|x, _, t| if x.dtype().is_complex() { t / (x * x + 1) } else { t * ATAN_SLOPE.apply(std::slice::from_ref(x)) });
     SINH "sinh" "chlo.sinh" Inexact same_dtype, Factor(|x, _| COSH.apply(x));
     COSH "cosh" "chlo.cosh" Inexact same_dtype, Factor(|x, _| SINH.apply(x));
     ASINH "asinh" "chlo.asinh" Inexact same_dtype, Factor(|x, _| ASINH_SLOPE.apply(std::slice::from_ref(x)));
     // For complex numbers with a negative real part, the root of the product is on another branch.
     ACOSH "acosh" "chlo.acosh" Inexact same_dtype, Factor(|x, _| RSQRT.apply(&(x - 1)) * RSQRT.apply(&(x + 1)));
-    ATANH "atanh" "chlo.atanh" Inexact same_dtype, Tangent(|x, _, t| match x.dtype().is_complex() {
-        true => t / ((1 - x) * (1 + x)),
-        false => t * ATANH_SLOPE.apply(std::slice::from_ref(x)),
-    });
+    ATANH "atanh" "chlo.atanh" Inexact same_dtype, Tangent(|x, _, t| if x.dtype().is_complex() { t / ((1 - x) * (1 + x)) } else { t * ATANH_SLOPE.apply(std::slice::from_ref(x)) });
     ERF "erf" "chlo.erf" Float same_dtype,
         Factor(|x, _| std::f64::consts::FRAC_2_SQRT_PI * GAUSSIAN.apply(std::slice::from_ref(x)));
     ERFC "erfc" "chlo.erfc" Float same_dtype,

@@ -145,13 +145,15 @@ impl Primitive for While {
         carry
             .iter()
             .zip(self.body.out_avals())
-            .map(|(arg, out)| match (arg.dtype, &arg.shape) == (out.dtype, &out.shape) && agrees(arg, &out) {
-                true => {
+            .map(|(arg, out)| {
+                if (arg.dtype, &arg.shape) == (out.dtype, &out.shape) && agrees(arg, &out) {
                     let sharding = out.sharding.clone().or_else(|| arg.sharding.clone());
                     Ok(Aval { weak: arg.weak && out.weak, sharding, ..out })
+                } else {
+                    Err(err!(Type, "body_fun output and input must have identical types, got {arg} and {out}").help(
+                        "return the loop state with the shapes and dtypes that it had, for example with `astype`",
+                    ))
                 }
-                false => Err(err!(Type, "body_fun output and input must have identical types, got {arg} and {out}")
-                    .help("return the loop state with the shapes and dtypes that it had, for example with `astype`")),
             })
             .collect()
     }

@@ -73,11 +73,10 @@ impl ShardMap {
             let mesh = with_manual(typed.mesh(), &manual.iter().copied().collect());
             let free = typed.dims().iter().map(|e| entry(e.axes().iter().copied().filter(|n| !manual.contains(n))));
             let inside = Typed::from_dims(&mesh, free.collect());
-            let inside = match checked {
-                true => inside
-                    .with_kind(spec.kind())
-                    .with_partial(spec.unreduced_axes().clone(), spec.reduced_axes().clone()),
-                false => inside,
+            let inside = if checked {
+                inside.with_kind(spec.kind()).with_partial(spec.unreduced_axes().clone(), spec.reduced_axes().clone())
+            } else {
+                inside
             };
             (mesh.has_explicit() || inside.is_partial()).then(|| Arc::new(inside))
         });

@@ -191,65 +191,24 @@ impl Primitive for ShardMap {
 
     fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
-        let blocks: Vec<Aval> = self.body.in_avals().cloned().collect();
-        let count = self.out_specs.len();
+        let (known, linear, mut residuals) = self.split_body(&nonzero)?;
+        let (primal, residual_values) = self.run_known(known, &mut residuals, args)?;
 
-        // The non-linear part returns the residuals that it computes; residuals that are its own operands are passed
-        // directly.
-        let mut linear = None;
-        let mut sources = Vec::new();
-        let mut residual_specs = Vec::new();
-        let Traced { program: known, captures } = self.in_body(|| {
-            trace(&blocks, |inputs| {
-                let (mut outs, lin) = ad::linearize_nested(&self.body, inputs, &nonzero)?;
-                for residual in &lin.residuals {
-                    let operand = inputs.iter().position(|i| is_same(i, residual));
-                    sources.push(operand);
-                    match operand {
-                        Some(i) => residual_specs.push(self.in_specs[i].clone()),
-                        None => {
-                            outs.push(stackable(residual.clone()));
-                            residual_specs.push(PartitionSpec::default());
-                        }
-                    }
-                }
-                linear = Some(lin);
-                Ok(outs)
-            })
-        })?;
-        let lin = linear
-            .ok_or_else(|| err!(Runtime, "internal error: linearization recorded no linear map; please report this"))?;
-        let computed: Vec<bool> = sources.iter().map(Option::is_none).collect();
-        let computed_specs = residual_specs.iter_mut().zip(&computed).filter(|(_, c)| **c).map(|(spec, _)| spec);
-        self.stack_residuals(computed_specs, &known, captures.len())?;
-        let out_specs = self.out_specs.iter().cloned().chain(marked(&residual_specs, &computed)).collect();
-        let call = self.with_body(known, captures.len(), self.in_specs.clone(), out_specs);
-        let mut outs = call.apply(&captures, args.iter().cloned()).into_iter();
-        let primal: Outputs = outs.by_ref().take(count).collect();
-        let residuals: Vec<Array> = sources
+        // The linear part receives the residuals as operands.
+        let residual_avals: Vec<Aval> = residual_values
             .iter()
-            .map(|source| match source {
-                Some(i) => Ok(args[*i].clone()),
-                None => outs.next().ok_or_else(|| {
-                    err!(Runtime, "internal error: shard_map has too few residuals; please report this")
-                }),
-            })
-            .collect::<Result<_>>()?;
-
-        // The linear part takes the residuals as operands.
-        let residual_avals: Vec<Aval> = residuals
-            .iter()
-            .zip(&residual_specs)
+            .zip(&residuals.specs)
             .map(|(r, s)| ShardMap::shard_aval(&self.mesh, &self.manual, s, &r.aval(), self.checked))
             .collect::<Result<_>>()?;
-        let tangent_avals = blocks.iter().zip(&nonzero).filter(|(_, nz)| **nz).filter_map(|(a, _)| ad::tangent_aval(a));
-        let avals: Vec<Aval> = residual_avals.iter().cloned().chain(tangent_avals).collect();
-        let body = self.linear_body(&lin, &avals)?;
-        let in_specs = residual_specs.into_iter().chain(marked(&self.in_specs, &nonzero)).collect();
-        let call =
-            self.with_body(body.program, body.captures.len(), in_specs, marked(&self.out_specs, &lin.nonzero_out));
-        let outs = call.apply(&body.captures, residuals.into_iter().chain(tangents.iter().flatten().cloned()));
-        Ok((primal, spread_marked(outs, &lin.nonzero_out)))
+        let blocks = self.body.in_avals().zip(&nonzero).filter(|(_, nz)| **nz);
+        let tangent_avals = blocks.filter_map(|(a, _)| ad::tangent_aval(a));
+        let avals: Vec<Aval> = residual_avals.into_iter().chain(tangent_avals).collect();
+        let body = self.linear_body(&linear, &avals)?;
+        let in_specs = residuals.specs.into_iter().chain(marked(&self.in_specs, &nonzero)).collect();
+        let out_specs = marked(&self.out_specs, &linear.nonzero_out);
+        let call = self.with_body(body.program, body.captures.len(), in_specs, out_specs);
+        let outs = call.apply(&body.captures, residual_values.into_iter().chain(tangents.iter().flatten().cloned()));
+        Ok((primal, spread_marked(outs, &linear.nonzero_out)))
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
@@ -271,17 +230,15 @@ impl Primitive for ShardMap {
                 let mut inputs = inputs.iter().cloned();
                 let mut operands = Vec::with_capacity(blocks.len());
                 for (is_linear, aval) in linear.iter().zip(&blocks) {
-                    operands.push(match *is_linear {
-                        true => Operand::Linear(aval.clone()),
-                        false => Operand::NonLinear(next_operand(&mut inputs)?),
+                    operands.push(if *is_linear {
+                        Operand::Linear(aval.clone())
+                    } else {
+                        Operand::NonLinear(next_operand(&mut inputs)?)
                     });
                 }
                 let mut cts = Tangents::new();
                 for (has, (aval, spec)) in has.iter().zip(outs.iter().zip(&self.out_specs)) {
-                    cts.push(match *has {
-                        true => Some(self.incoming(next_operand(&mut inputs)?, aval, spec)),
-                        false => None,
-                    });
+                    cts.push(if *has { Some(self.incoming(next_operand(&mut inputs)?, aval, spec)) } else { None });
                 }
                 let (in_cts, logged, values) = backward_logs::nested(|| ad::backward(&self.body, &operands, &cts))?;
                 has_in_ct = in_cts.iter().map(Option::is_some).collect();
@@ -357,7 +314,63 @@ fn next_operand(operands: &mut impl Iterator<Item = Array>) -> Result<Array> {
     operands.next().ok_or_else(|| err!(Runtime, "internal error: shard_map has too few operands; please report this"))
 }
 
+/// The residuals of a linearized body.
+struct Residuals {
+    /// For each residual, the operand that it is equal to, or `None` if the non-linear part computes it and returns it after the
+    /// results.
+    operands: Vec<Option<usize>>,
+    specs: Vec<PartitionSpec>,
+}
+
 impl ShardMap {
+    /// Splits the body into its non-linear part, which also returns the residuals that it computes, and its linear part.
+    fn split_body(&self, nonzero: &[bool]) -> Result<(Traced, ad::Linearized, Residuals)> {
+        let blocks: Vec<Aval> = self.body.in_avals().cloned().collect();
+        let mut linear = None;
+        let mut residuals = Residuals { operands: Vec::new(), specs: Vec::new() };
+        let known = self.in_body(|| {
+            trace(&blocks, |inputs| {
+                let (mut outs, linear_part) = ad::linearize_nested(&self.body, inputs, nonzero)?;
+                for residual in &linear_part.residuals {
+                    // A residual that is an operand is not returned.
+                    let operand = inputs.iter().position(|i| is_same(i, residual));
+                    residuals.operands.push(operand);
+                    match operand {
+                        Some(i) => residuals.specs.push(self.in_specs[i].clone()),
+                        None => {
+                            outs.push(stackable(residual.clone()));
+                            residuals.specs.push(PartitionSpec::default());
+                        }
+                    }
+                }
+                linear = Some(linear_part);
+                Ok(outs)
+            })
+        })?;
+        let linear = linear
+            .ok_or_else(|| err!(Runtime, "internal error: linearization recorded no linear map; please report this"))?;
+        Ok((known, linear, residuals))
+    }
+
+    /// Runs the non-linear part of the body. Returns its results, and the values of all residuals.
+    fn run_known(&self, known: Traced, residuals: &mut Residuals, args: &[Array]) -> Result<(Outputs, Vec<Array>)> {
+        let Traced { program, captures } = known;
+        let computed: Vec<bool> = residuals.operands.iter().map(Option::is_none).collect();
+        let computed_specs = residuals.specs.iter_mut().zip(&computed).filter(|(_, c)| **c).map(|(spec, _)| spec);
+        self.stack_residuals(computed_specs, &program, captures.len())?;
+        let out_specs = self.out_specs.iter().cloned().chain(marked(&residuals.specs, &computed)).collect();
+        let call = self.with_body(program, captures.len(), self.in_specs.clone(), out_specs);
+        let mut outs = call.apply(&captures, args.iter().cloned()).into_iter();
+        let primal: Outputs = outs.by_ref().take(self.out_specs.len()).collect();
+        let values = residuals.operands.iter().map(|operand| match operand {
+            Some(i) => Ok(args[*i].clone()),
+            None => outs
+                .next()
+                .ok_or_else(|| err!(Runtime, "internal error: shard_map has too few residuals; please report this")),
+        });
+        Ok((primal, values.collect::<Result<_>>()?))
+    }
+
     /// Sets the specs of the residuals that `known` computes after its results: they leave split along dimension 0 over
     /// every axis that they can vary over.
     fn stack_residuals<'a>(

@@ -56,12 +56,12 @@ impl Primitive for NewRef {
     }
 }
 
-/// Makes a ref: an array that is read and written in place and starts with the value of `x` (JAX's `new_ref`).
+/// Creates a ref: an array that is read and written in place and starts with the value of `x` (JAX's `new_ref`).
 ///
 /// Inside of a traced function, the ref belongs to that function. Loops, branches and functions called in it can use
 /// the ref without an argument for it. When the function ends, reads and writes become operations on values, so you can
 /// differentiate, map, compile and export the function like any other. The ref has the type of `x` without weak typing.
-/// A write converts plain numbers only.
+/// If you write a plain Rust number, it is converted to this type; an array must already have it.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -110,7 +110,7 @@ impl Primitive for NewRef {
 pub fn new_ref(x: impl ArrayLike) -> Result<Ref> {
     let location = Location::caller();
     let _line = source::enter_at(location);
-    make(x.into_array()).map_err(|e| {
+    create_ref(x.into_array()).map_err(|e| {
         // The caller may ignore the result, so the trace fails too.
         let error = e.at(location);
         record_error(&error);
@@ -118,7 +118,7 @@ pub fn new_ref(x: impl ArrayLike) -> Result<Ref> {
     })
 }
 
-fn make(x: Array) -> Result<Ref> {
+fn create_ref(x: Array) -> Result<Ref> {
     x.check()?;
     if is_linear(&x) {
         return Err(err!(Value, "a ref cannot start with the value of a tangent of type {}", x.type_name())

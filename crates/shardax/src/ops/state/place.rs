@@ -143,9 +143,10 @@ impl Place {
 
 impl Block {
     fn cut(&self, value: &Array) -> Array {
-        match self.sizes.as_slice() == value.shape() {
-            true => value.clone(),
-            false => lax::dynamic_slice(value, &self.starts, &self.sizes),
+        if self.sizes.as_slice() == value.shape() {
+            value.clone()
+        } else {
+            lax::dynamic_slice(value, &self.starts, &self.sizes)
         }
     }
 

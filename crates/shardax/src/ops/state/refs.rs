@@ -125,6 +125,10 @@ impl Ref {
     }
 
     /// Adds to the value.
+    ///
+    /// # Errors
+    /// Returns an error if the sum has another dtype than the ref or does not broadcast to its shape, or if the
+    /// function must not write the ref.
     #[track_caller]
     pub fn add(&self, value: impl ArrayLike) -> Result<()> {
         self.at(Ellipsis).add(value)
@@ -249,6 +253,10 @@ impl RefPart {
     }
 
     /// Adds to the part.
+    ///
+    /// # Errors
+    /// Returns an error if the sum has another dtype than the ref or does not broadcast to the shape of the part, or if
+    /// the function must not write the ref.
     #[track_caller]
     pub fn add(&self, value: impl ArrayLike) -> Result<()> {
         let value = value.into_array();

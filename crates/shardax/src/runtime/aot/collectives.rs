@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reduce_scatter_of_tpus_is_known_by_the_fusion_or_what_it_calls() {
+    fn reduce_scatters_of_tpus_are_found_by_the_fusion_or_its_computation() {
         for (fusion, called) in [("fusion.3", "all-reduce-scatter.1"), ("all-reduce-scatter.2", "fused_computation")] {
             let program = [
                 instruction(called, "input", "parameter", &[], &[]),

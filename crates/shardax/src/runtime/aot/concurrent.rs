@@ -29,9 +29,10 @@ pub fn compile_all<Args: Tree, Out: Tree>(lowered: &[Lowered<Args, Out>]) -> Res
     // Threads take the next function when they finish one, because compilation times differ much.
     let (next_index, finished) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     // All processes must compile programs over shared devices in the same order, so these are compiled sequentially.
-    let cores = match lowered.iter().any(|one| processes_of(one.lowered.request.place.devices()).is_some()) {
-        true => 1,
-        false => std::thread::available_parallelism().map_or(1, |n| n.get()),
+    let cores = if lowered.iter().any(|one| processes_of(one.lowered.request.place.devices()).is_some()) {
+        1
+    } else {
+        std::thread::available_parallelism().map_or(1, |n| n.get())
     };
     std::thread::scope(|scope| {
         (1..cores.min(lowered.len())).for_each(|_| {

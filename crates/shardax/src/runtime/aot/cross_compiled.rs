@@ -74,7 +74,10 @@ impl<Args, Out> CrossCompiled<Args, Out> {
     }
 
     /// Returns the compiler's cost estimates of one call on a device. The estimates for TPUs count the body of a loop
-    /// once. The CUDA plugin has no estimates, so this is an error there.
+    /// once.
+    ///
+    /// # Errors
+    /// Returns an error if the plugin has no estimates, as the CUDA plugin.
     pub fn cost_analysis(&self) -> Result<BTreeMap<String, f64>> {
         report::costs(&self.program.executable)
     }

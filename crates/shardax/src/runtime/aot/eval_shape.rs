@@ -105,6 +105,9 @@ pub fn shape_dtype_struct_on(shape: impl IntoShape, dtype: DType, sharding: impl
 /// assert_eq!((y.shape(), y.dtype()), (&[8][..], DType::F32));
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if `f` fails while it is traced.
 #[track_caller]
 pub fn eval_shape<Args: Tree, F: Function<Args>, A: IntoArgs<Args>>(f: F, args: A) -> Result<F::Output> {
     let _line = source::enter();

@@ -13,7 +13,7 @@ use crate::core::program::{Aval, Program};
 use crate::core::sharding_like::RequestedSharding;
 use crate::core::tree::{Flat, LeafInfo, TreeDef};
 use crate::defaults::Defaults;
-use crate::dependence::recorded;
+use crate::dependence::{Dependence, recorded};
 use crate::error::{Result, err};
 use crate::interpret::flat::{FlatFn, trace_flat, types_of, with_arguments};
 use crate::ops::state::lift::{Lifted, lift};
@@ -29,7 +29,7 @@ use crate::sharding::context::mesh_for_key;
 use crate::sharding::device::client_number;
 use crate::sharding::layout::RequestedLayout;
 use crate::sharding::memory::MemoryKind;
-use crate::sharding::{Mesh, Sharding};
+use crate::sharding::{AbstractMesh, Mesh, Sharding};
 use crate::warning;
 
 /// The options of lowering a function. `jit` and `pmap` differ in these only.
@@ -63,17 +63,42 @@ pub(crate) struct Traces(Mutex<VecDeque<Arc<Trace>>>);
 /// The maximum number of cached traces of a function, enough for a loop over a few device sets or types.
 const MAX_TRACES: usize = 4;
 
-struct Trace {
-    /// The context mesh. If the trace does not depend on its devices, the trace is also valid for other devices.
+/// The arguments and the settings that a trace depends on.
+struct TraceKey {
+    /// The context mesh.
     mesh: Option<Mesh>,
-    depends_on_devices: bool,
     /// The client of captured arrays.
     client_number: usize,
     defaults: Defaults,
     in_def: TreeDef,
     in_avals: Vec<Aval>,
+}
+
+struct Trace {
+    key: TraceKey,
+    /// `true` if the trace depends on the devices of the context mesh.
+    depends_on_devices: bool,
     pruned: Pruned,
     out_def: TreeDef,
+}
+
+impl TraceKey {
+    fn abstract_mesh(&self) -> Option<&AbstractMesh> {
+        self.mesh.as_ref().map(Mesh::abstract_mesh)
+    }
+}
+
+impl Trace {
+    /// Returns `true` if the trace is valid for these arguments and settings. A trace that does not depend on devices is valid
+    /// for any mesh with the same axes.
+    fn is_valid_for(&self, key: &TraceKey) -> bool {
+        let is_valid_mesh =
+            self.key.mesh == key.mesh || (!self.depends_on_devices && self.key.abstract_mesh() == key.abstract_mesh());
+        is_valid_mesh
+            && (self.key.client_number, &self.key.defaults) == (key.client_number, &key.defaults)
+            && self.key.in_def == key.in_def
+            && self.key.in_avals == key.in_avals
+    }
 }
 
 /// Warns if the function draws from a layer's stream of random keys but no result contains the stream's next count.
@@ -96,7 +121,8 @@ impl LowerOptions<'_> {
     /// Traces `f`, decides its placement, then resolves the layouts, which depend on the platform of the placement.
     pub fn lower(self, flat: &Flat, f: FlatFn<'_>) -> Result<LoweredFn> {
         let trace = self.trace(flat, f)?;
-        let Trace { in_avals, pruned: Pruned { program, captures, refs, kept }, out_def, .. } = &*trace;
+        let Trace { key, pruned, out_def, .. } = &*trace;
+        let Pruned { program, captures, refs, kept } = pruned;
         if !self.keep_unused {
             warn_of_dropped_counts(self.function, &flat.def, kept, out_def);
         }
@@ -105,25 +131,7 @@ impl LowerOptions<'_> {
         let outputs: Vec<Option<Sharding>> = requested.iter().map(|request| request.sharding.clone()).collect();
         let output_name =
             |i: usize| format!("output{}", out_def.paths().get(i).map(String::as_str).unwrap_or_default());
-
-        // Captured arrays are the first inputs of the program, followed by the arguments that it uses.
-        let captured = captures.iter().map(|c| match &self.captured {
-            Some(sharding) => Input { committed: None, requested: Some(sharding.clone()) },
-            None => Input { committed: c.committed.then(|| c.sharding.clone()), requested: None },
-        });
-        let arguments = kept.iter().map(|&i| Input {
-            committed: flat.leaves[i].committed_sharding().cloned(),
-            requested: self.in_shardings[i].sharding.clone(),
-        });
-        let placed = Placing {
-            program,
-            function: self.function,
-            inputs: &captured.chain(arguments).collect::<Vec<_>>(),
-            input_name: &|i| input_name(i.checked_sub(captures.len()).map(|i| kept[i]), &|| flat.def.paths()),
-            outputs: &outputs,
-            output_name: &output_name,
-        }
-        .place()?;
+        let placed = self.place(flat, pruned, &outputs, &output_name)?;
         let Placed { place, mut in_shardings, out_shardings, committed } = placed;
         let arguments = &mut in_shardings[captures.len()..];
         let auto_arguments = self.set_layouts(flat, kept, &place, arguments)?;
@@ -160,9 +168,38 @@ impl LowerOptions<'_> {
             request,
             convention,
             in_def: flat.def.clone(),
-            in_avals: in_avals.clone(),
+            in_avals: key.in_avals.clone(),
             donated: self.donated,
         })
+    }
+
+    /// Chooses the devices of the program, and the shardings of its inputs and results.
+    fn place(
+        &self,
+        flat: &Flat,
+        pruned: &Pruned,
+        outputs: &[Option<Sharding>],
+        output_name: &dyn Fn(usize) -> String,
+    ) -> Result<Placed> {
+        let Pruned { program, captures, kept, .. } = pruned;
+        // Captured arrays are the first inputs of the program, followed by the arguments that it uses.
+        let captured = captures.iter().map(|c| match &self.captured {
+            Some(sharding) => Input { committed: None, requested: Some(sharding.clone()) },
+            None => Input { committed: c.committed.then(|| c.sharding.clone()), requested: None },
+        });
+        let arguments = kept.iter().map(|&i| Input {
+            committed: flat.leaves[i].committed_sharding().cloned(),
+            requested: self.in_shardings[i].sharding.clone(),
+        });
+        Placing {
+            program,
+            function: self.function,
+            inputs: &captured.chain(arguments).collect::<Vec<_>>(),
+            input_name: &|i| input_name(i.checked_sub(captures.len()).map(|i| kept[i]), &|| flat.def.paths()),
+            outputs,
+            output_name,
+        }
+        .place()
     }
 
     /// Sets the layouts of arguments. Returns the positions of arguments whose layouts the compiler chooses.
@@ -190,33 +227,34 @@ impl LowerOptions<'_> {
     fn trace(&self, flat: &Flat, f: FlatFn<'_>) -> Result<Arc<Trace>> {
         // Host data is placed as `in_shardings` say, so its type has the same sharding.
         let requested = self.in_shardings.iter().map(|requested| requested.sharding.as_ref());
-        let in_avals: Vec<Aval> = types_of(flat)?.into_iter().zip(requested).map(placed).collect();
-        let (mesh, client_number, defaults) = (mesh_for_key(), client_number(), Defaults::current());
-        // A trace that does not depend on devices is valid for any mesh of the same shape.
-        let is_valid = |trace: &Trace| {
-            let is_same_shape =
-                || trace.mesh.as_ref().map(Mesh::abstract_mesh) == mesh.as_ref().map(Mesh::abstract_mesh);
-            (trace.client_number, trace.defaults) == (client_number, defaults)
-                && (trace.mesh == mesh || (!trace.depends_on_devices && is_same_shape()))
-                && trace.in_def == flat.def
-                && trace.in_avals == in_avals
+        let key = TraceKey {
+            mesh: mesh_for_key(),
+            client_number: client_number(),
+            defaults: Defaults::current(),
+            in_def: flat.def.clone(),
+            in_avals: types_of(flat)?.into_iter().zip(requested).map(placed).collect(),
         };
-        let cached = self.traces.and_then(|traces| traces.lock().iter().find(|trace| is_valid(trace)).cloned());
-        if let Some(trace) = cached {
+        let known = self.traces.and_then(|traces| traces.lock().iter().find(|trace| trace.is_valid_for(&key)).cloned());
+        if let Some(trace) = known {
             return Ok(trace);
         }
-        if let Some((pruned, out_def)) = self.inner.and_then(|inner| pruned_inside(inner, flat, &in_avals)) {
-            let in_def = flat.def.clone();
-            let trace =
-                Trace { mesh, depends_on_devices: true, client_number, defaults, in_def, in_avals, pruned, out_def };
-            return Ok(self.cached(trace));
+        if let Some((pruned, out_def)) = self.inner.and_then(|inner| pruned_inside(inner, flat, &key.in_avals)) {
+            return Ok(self.cached(Trace { key, depends_on_devices: true, pruned, out_def }));
         }
+        let (pruned, out_def, dependence) = self.trace_anew(flat, &key.in_avals, f)?;
+        let trace = Trace { key, depends_on_devices: dependence.devices, pruned, out_def };
+        // A trace that depends on the mesh of the arguments is valid for these arguments only, so it is not cached.
+        Ok(if dependence.argument_meshes { Arc::new(trace) } else { self.cached(trace) })
+    }
+
+    /// Traces `f` for arguments of these types. Also returns what else the trace depends on.
+    fn trace_anew(&self, flat: &Flat, in_avals: &[Aval], f: FlatFn<'_>) -> Result<(Pruned, TreeDef, Dependence)> {
         let begun = Instant::now();
         // `pmap` maps over its own mesh, whatever mesh an argument is on. A type over another mesh would become the
         // type of the result, and each device would have to gather all slices.
         let traced_avals = match self.captured {
             Some(_) => in_avals.iter().map(|aval| aval.with_sharding(None)).collect(),
-            None => in_avals.clone(),
+            None => in_avals.to_vec(),
         };
         let (result, dependence) =
             recorded(|| with_arguments(&flat.leaves, || trace_flat(&flat.def, &traced_avals, f)));
@@ -227,21 +265,10 @@ impl LowerOptions<'_> {
             return Err(err!(Value, "{} uses a ref that was made outside of it", self.function)
                 .help("make the ref inside of the function, or pass its value as an argument and return the new one"));
         }
-        let pruned = Pruned::new(&traced, refs, self.keep_unused)?;
-        let trace = Trace {
-            mesh,
-            depends_on_devices: dependence.devices,
-            client_number,
-            defaults,
-            in_def: flat.def.clone(),
-            in_avals,
-            pruned,
-            out_def,
-        };
-        // A trace that depends on the mesh of the arguments is valid for these arguments only, so it is not cached.
-        Ok(if dependence.argument_meshes { Arc::new(trace) } else { self.cached(trace) })
+        Ok((Pruned::new(&traced, refs, self.keep_unused)?, out_def, dependence))
     }
 
+    /// Adds a trace to the cache of the function, which keeps the latest ones.
     fn cached(&self, trace: Trace) -> Arc<Trace> {
         let trace = Arc::new(trace);
         if let Some(traces) = self.traces {
@@ -262,7 +289,7 @@ fn pruned_inside(inner: &InnerTraces, flat: &Flat, in_avals: &[Aval]) -> Option<
     Some((pruned, trace.out_def.clone()))
 }
 
-/// The type of an argument whose sharding the user specified.
+/// Returns the type of an argument, with the sharding that the user requested for it, if any.
 fn placed((aval, requested): (Aval, Option<&Sharding>)) -> Aval {
     match requested {
         Some(requested) if aval.sharding.is_none() => aval.placed_as(requested),
@@ -292,7 +319,7 @@ struct Pruned {
 }
 
 impl Pruned {
-    /// With `keep_unused` all arguments remain.
+    /// Removes unused equations and inputs. With `keep_unused`, all arguments remain.
     fn new(traced: &Traced, refs: Lifted, keep_unused: bool) -> Result<Self> {
         let mut program = traced.program.simplified();
         let mut used = program.used_inputs();

@@ -80,12 +80,11 @@ impl<'a> Traffic<'a> {
 
     /// Returns the matmul FLOPs of an instruction per execution, including the FLOPs of the computations that it calls.
     pub fn flops(&self, i: &HloInstruction) -> f64 {
-        let called: f64 = match is_control(&i.opcode) {
-            true => {
-                let inside = i.calls.iter().filter_map(|name| self.sequences.iter().find(|(n, _)| n == name));
-                inside.flat_map(|(_, sequence)| sequence).map(|i| self.flops(i)).sum()
-            }
-            false => i.calls.iter().filter_map(|name| self.flops.get(name.as_str())).sum(),
+        let called: f64 = if is_control(&i.opcode) {
+            let inside = i.calls.iter().filter_map(|name| self.sequences.iter().find(|(n, _)| n == name));
+            inside.flat_map(|(_, sequence)| sequence).map(|i| self.flops(i)).sum()
+        } else {
+            i.calls.iter().filter_map(|name| self.flops.get(name.as_str())).sum()
         };
         i.matmul_flops + called * i.trip_count.unwrap_or(1) as f64
     }

@@ -201,9 +201,10 @@ fn by_transforms(x: &Array, y: &Array, mode: ConvolveMode, axes: &[usize]) -> Re
     let full: Vec<usize> = axes.iter().map(|&a| x.shape()[a] + y.shape()[a] - 1).collect();
     let options = FftOptions::new().s(&full).axes(axes.iter().map(|&a| a as i32).collect::<Vec<_>>());
     let dtype = x.dtype();
-    let mut out = match dtype.is_complex() {
-        true => options.ifftn(options.fftn(x) * options.fftn(y)),
-        false => options.irfftn(options.rfftn(widened(x)) * options.rfftn(widened(y))).astype(dtype),
+    let mut out = if dtype.is_complex() {
+        options.ifftn(options.fftn(x) * options.fftn(y))
+    } else {
+        options.irfftn(options.rfftn(widened(x)) * options.rfftn(widened(y))).astype(dtype)
     };
     for (&axis, &full) in axes.iter().zip(&full) {
         let (a, b) = (x.shape()[axis], y.shape()[axis]);

@@ -381,9 +381,10 @@ fn places(count: usize, length: usize, step: usize) -> Array {
 impl Segments {
     fn frequencies(&self, fs: f64, dtype: DType) -> Array {
         let spacing = 1.0 / self.nfft as f64;
-        let places = match self.two_sided {
-            true => fftfreq_dtype(self.nfft, spacing, DType::F32),
-            false => rfftfreq_dtype(self.nfft, spacing, DType::F32),
+        let places = if self.two_sided {
+            fftfreq_dtype(self.nfft, spacing, DType::F32)
+        } else {
+            rfftfreq_dtype(self.nfft, spacing, DType::F32)
         };
         // The frequencies are integers, because the spacing is 1 / n, but the division rounds.
         places.round().astype(dtype) / (self.nfft as f64 / fs)
@@ -421,12 +422,11 @@ impl Segments {
                 Average::Mean => density.mean(-1),
                 Average::Median => {
                     let bias = median_bias(last_size(&density));
-                    match density.dtype().is_complex() {
-                        true => {
-                            let [re, im] = [density.real(), density.imag()].map(|x| median(x, -1) / bias);
-                            lax::complex(&re, &im)
-                        }
-                        false => median(density, -1) / bias,
+                    if density.dtype().is_complex() {
+                        let [re, im] = [density.real(), density.imag()].map(|x| median(x, -1) / bias);
+                        lax::complex(&re, &im)
+                    } else {
+                        median(density, -1) / bias
                     }
                 }
             }])

@@ -68,10 +68,8 @@ fn operands(x: &Array, alpha: &Array) -> Result<Vec<Array>> {
 
 fn log_density(x: &Array, alpha: &Array) -> Array {
     let n = alpha.shape()[0];
-    let probabilities = match x.shape()[0] == n {
-        true => x.clone(),
-        false => lax::concatenate(&[x.clone(), (1 - x.sum(0)).expand_dims(0)], 0),
-    };
+    let probabilities =
+        if x.shape()[0] == n { x.clone() } else { lax::concatenate(&[x.clone(), (1 - x.sum(0)).expand_dims(0)], 0) };
     let normalizer = gammaln(alpha).sum(..) - gammaln(alpha.sum(..));
     let exponents = lax::reshape(&(alpha - 1), &[vec![n], vec![1; x.ndim() - 1]].concat());
     let log = xlogy(exponents, &probabilities).sum(0) - normalizer;

@@ -221,6 +221,9 @@ impl Processes {
     }
 
     /// Waits at a barrier of all processes.
+    ///
+    /// # Errors
+    /// Returns an error if a process does not arrive within `timeout`, or if the processes have failed already.
     pub fn barrier(&self, name: &str, timeout: Duration) -> Result<()> {
         self.check()?;
         self.world.store().barrier(&format!("user/{name}"), timeout).map_err(|mut error| {

@@ -154,10 +154,12 @@ impl Options {
         self
     }
 
-    /// See [`initialize`](super::initialize()).
+    /// Joins the processes like [`initialize`](super::initialize()), with these options.
     ///
-    /// With a store it also fails if the address is invalid, if the folder cannot be written to, if the number of
-    /// processes or the index of this one is missing, or if two processes have the same index.
+    /// # Errors
+    /// Returns an error if the processes cannot join. If you use a store, this includes an invalid address, a folder
+    /// that cannot be written to, a missing number of processes or index of this process, and two processes with the
+    /// same index.
     #[track_caller]
     pub fn initialize(self) -> Result<bool> {
         self.join().at_caller()
@@ -246,10 +248,11 @@ impl Options {
             return Err(err!(Value, "num_processes is {count}, but at most {MAX_PROCESSES} processes can join")
                 .help("pass the number of processes that were started"));
         }
-        match id < count {
-            true => Ok(Some((id, count))),
-            false => Err(err!(Value, "process_id is {id}, but there are {count} processes")
-                .help("pass a process id from 0 to the number of processes minus 1")),
+        if id < count {
+            Ok(Some((id, count)))
+        } else {
+            Err(err!(Value, "process_id is {id}, but there are {count} processes")
+                .help("pass a process id from 0 to the number of processes minus 1"))
         }
     }
 

@@ -41,7 +41,7 @@ fn node(id: usize, coords: [usize; 3]) -> Node {
 }
 
 #[test]
-fn what_is_no_mesh_of_devices_is_an_error() {
+fn impossible_device_orders_are_errors() {
     let options = MeshOptions { allow_split_physical_axes: true };
     let gap = [node(0, [0, 0, 0]), node(1, [2, 0, 0])];
     assert!(order(&[2], &gap, options).unwrap_err().message().contains("contains a \"hole\""));

@@ -234,9 +234,10 @@ impl Call {
 
     /// Returns the type of an array of positions, heads and depths.
     pub fn positions(&self, size: usize, heads: usize, depth: usize) -> Aval {
-        match Call::is_packed(depth) {
-            true => Aval::new(self.dtype, &[self.batch, size, heads * depth][..]),
-            false => Aval::new(self.dtype, [self.batch, heads, size, depth]),
+        if Call::is_packed(depth) {
+            Aval::new(self.dtype, &[self.batch, size, heads * depth][..])
+        } else {
+            Aval::new(self.dtype, [self.batch, heads, size, depth])
         }
     }
 

@@ -170,18 +170,20 @@ impl<'a> Sized<'a> {
         let trailing = &x.shape()[x.ndim() - 3..];
         let x = x.reshape([&[self.call.batch], trailing].concat());
         let x = padded(&x, -3, 0.0, [self.sizes[side], self.call.sizes[side]]);
-        match Call::is_packed(trailing[2]) {
-            true => x.reshape([self.call.batch, self.call.sizes[side], trailing[1] * trailing[2]]),
-            false => x.transpose([0, 2, 1, 3]),
+        if Call::is_packed(trailing[2]) {
+            x.reshape([self.call.batch, self.call.sizes[side], trailing[1] * trailing[2]])
+        } else {
+            x.transpose([0, 2, 1, 3])
         }
     }
 
     /// A result of the kernels as `[..., positions, heads, depth]`, like `like`.
     fn to_positions(&self, x: &Array, side: usize, like: &[usize]) -> Array {
         let [heads, depth] = [like[like.len() - 2], like[like.len() - 1]];
-        let x = match Call::is_packed(depth) {
-            true => x.reshape([self.call.batch, self.call.sizes[side], heads, depth]),
-            false => x.transpose([0, 2, 1, 3]),
+        let x = if Call::is_packed(depth) {
+            x.reshape([self.call.batch, self.call.sizes[side], heads, depth])
+        } else {
+            x.transpose([0, 2, 1, 3])
         };
         lax::slice_in_dim(&x, 0, self.sizes[side], 1).reshape(like)
     }

@@ -60,9 +60,10 @@ impl<'a> Writer<'a> {
         let (said, element) = self.dictionary.tensor_type(of)?;
         let shape = at(&symbolic.shapes, input)?;
         let fits = said.len() == shape.len() && said.iter().zip(shape).all(|(a, b)| a == b || *a == DYNAMIC);
-        match fits {
-            true => Ok(self.dictionary.refined(shape.clone(), element)),
-            false => Err(damaged(format!("its program takes {said:?}, and is called with {shape:?}"))),
+        if fits {
+            Ok(self.dictionary.refined(shape.clone(), element))
+        } else {
+            Err(damaged(format!("its program takes {said:?}, and is called with {shape:?}")))
         }
     }
 

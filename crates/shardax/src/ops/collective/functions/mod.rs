@@ -85,10 +85,8 @@ fn is_constant(x: &Array) -> bool {
 pub fn axis_index(axis: impl IntoAxisNames) -> Array {
     let _line = source::enter();
     let zero = Array::literal(Scalar::Int(0), DType::I32, false);
-    let index = ungrouped_axes(axis, "axis_index").map(|axes| match axes.names.is_empty() {
-        true => zero.clone(),
-        false => bind1(AxisIndex { axes }, &[]),
-    });
+    let index = ungrouped_axes(axis, "axis_index")
+        .map(|axes| if axes.names.is_empty() { zero.clone() } else { bind1(AxisIndex { axes }, &[]) });
     Array::from_result(index, &zero)
 }
 
@@ -101,6 +99,9 @@ pub fn axis_index(axis: impl IntoAxisNames) -> Array {
 /// assert_eq!(f.call(array([1, 2, 3]))?.to_vec::<i32>()?, [3, 6, 9]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Returns an error if no enclosing `vmap`, `pmap`, `shard_map` or mesh has an axis of this name.
 #[track_caller]
 pub fn axis_size(axis: impl IntoAxisNames) -> Result<usize> {
     ungrouped_axes(axis, "axis_size").map(|axes| axes.size).at_caller()

@@ -171,15 +171,12 @@ fn true_places(mask: &Array, shape: &[usize], axis: usize) -> Result<Vec<Array>>
         )
         .help("a mask must have the sizes of the axes that it selects from"));
     }
-    let chosen = mask.to_vec::<bool>().map_err(|error| match mask.is_traced() {
-        false => error,
-        true => err!(
+    let chosen = mask.to_vec::<bool>().map_err(|error| if !mask.is_traced() { error } else { err!(
             Index,
             "Array boolean indices must be concrete: a mask ({}) cannot index, because the shape of the result would depend on its values",
             mask.type_name()
         )
-        .help("use `where_(mask, x, other)` to choose elements, or read the mask outside of the program and index with the positions at which it is true"),
-    })?;
+        .help("use `where_(mask, x, other)` to choose elements, or read the mask outside of the program and index with the positions at which it is true") })?;
     // The positions of the true elements in the flattened mask, then along each axis.
     let flat: Vec<usize> = (0..chosen.len()).filter(|&i| chosen[i]).collect();
     let columns = (0..sizes.len()).map(|d| {
@@ -381,9 +378,8 @@ fn cut_starts(shape: &[usize], start: &[usize], sizes: &[usize]) -> Vec<Array> {
 fn starts_of<'a>(shape: &[usize], sizes: &[usize], args: &'a [Array]) -> (Vec<Array>, &'a [Array]) {
     let mut operands = args.iter();
     let zero = number(0, DType::for_indices(shape));
-    let starts = (0..shape.len()).map(|d| match sizes[d] < shape[d] {
-        true => operands.next().cloned().unwrap_or_else(|| zero.clone()),
-        false => zero.clone(),
+    let starts = (0..shape.len()).map(|d| {
+        if sizes[d] < shape[d] { operands.next().cloned().unwrap_or_else(|| zero.clone()) } else { zero.clone() }
     });
     (starts.collect(), operands.as_slice())
 }

@@ -157,10 +157,8 @@ impl Attention {
     }
 
     fn print(&self) -> String {
-        let [before, after] = [self.window.before, self.window.after].map(|n| match n >= UNBOUNDED {
-            true => "all".to_owned(),
-            false => n.to_string(),
-        });
+        let [before, after] = [self.window.before, self.window.after]
+            .map(|n| if n >= UNBOUNDED { "all".to_owned() } else { n.to_string() });
         let mut text = format!("before={before} after={after}");
         if self.factor() != 1.0 {
             text.push_str(&format!(" scale={}", self.factor()));
@@ -215,10 +213,7 @@ impl Attention {
         let mut shape = q.shape.clone();
         shape[rank - 1] = depth(v);
         let y = Aval::new(q.dtype, shape);
-        Ok(match self.residual {
-            true => smallvec![y, per_query_aval(q), per_query_aval(q)],
-            false => smallvec![y],
-        })
+        Ok(if self.residual { smallvec![y, per_query_aval(q), per_query_aval(q)] } else { smallvec![y] })
     }
 }
 
@@ -346,10 +341,7 @@ impl Primitive for Attention {
         let operands: Vec<Array> = args.iter().cloned().chain(softmax).chain(operand_tangents).chain(of_bias).collect();
         let mut tangents = bind(primitive, &operands).into_iter();
         let (of_y, of_sum) = (tangents.next(), tangents.next());
-        Ok(match self.residual {
-            true => (smallvec![y, max, sum], vec![of_y, None, of_sum]),
-            false => (smallvec![y], vec![of_y]),
-        })
+        Ok(if self.residual { (smallvec![y, max, sum], vec![of_y, None, of_sum]) } else { (smallvec![y], vec![of_y]) })
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {

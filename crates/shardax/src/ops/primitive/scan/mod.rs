@@ -15,7 +15,7 @@ use crate::core::program::{Aval, Flops, Program};
 use crate::core::sharding_rule::agrees;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail};
-use crate::interpret::ad::jvp_program;
+use crate::interpret::ad::{Linearized, jvp_program};
 use crate::interpret::batching::batch_program;
 use crate::interpret::eval::eval;
 use crate::interpret::higher_order::{
@@ -75,6 +75,38 @@ impl Scan {
         let mut roles = vec![Scanned; self.body.outputs.len()];
         roles[..self.num_carry].fill(Carry);
         roles
+    }
+
+    /// Splits the body into its non-linear and its linear part. Also marks the operands that have a tangent in the loop: a carry
+    /// has a tangent if any step gives it one, so the split is repeated until no further carry gets one.
+    fn split_body(&self, tangents: &[Option<Array>]) -> Result<(Split, Vec<bool>)> {
+        let (nc, nk, in_roles) = (self.num_consts, self.num_carry, self.in_roles());
+        let mut nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
+        let _search = memo::search();
+        loop {
+            // Constants and scanned arrays are available to the linear loop too.
+            let split = Split::of(&self.body, &nonzero, |i| in_roles[i] != Carry)?;
+            let carry = &split.linear.nonzero_out[..nk];
+            if carry.iter().zip(&nonzero[nc..]).all(|(out, has_tangent)| *has_tangent || !*out) {
+                return Ok((split, nonzero));
+            }
+            nonzero[nc..nc + nk].iter_mut().zip(carry).for_each(|(has_tangent, out)| *has_tangent |= *out);
+        }
+    }
+
+    /// Returns the body of the linear loop, which computes the tangents of the results from residuals and tangents. Also marks the
+    /// results that have a tangent.
+    fn linear_body(&self, linear: &Linearized, nonzero: &[bool]) -> Result<(Traced, Vec<bool>)> {
+        let (nc, nk) = (self.num_consts, self.num_carry);
+        let has: Vec<bool> = nonzero[nc..nc + nk].iter().chain(&linear.nonzero_out[nk..]).copied().collect();
+        let avals: Vec<Aval> = linear.program.in_avals().cloned().collect();
+        let out_avals = self.body.out_avals();
+        let body = trace(&avals, |inputs| {
+            let outs = spread_marked(eval(&linear.program, inputs)?, &linear.nonzero_out);
+            let tangents = outs.iter().zip(&out_avals).map(|(t, aval)| cast_up(&tangent_or_zeros(t, aval), &aval.vma));
+            Ok(marked(&tangents.collect::<Vec<Array>>(), &has))
+        })?;
+        Ok((body, has))
     }
 
     /// Runs a loop like this one with another body, whose inputs (after its captures) and outputs have these roles,
@@ -295,48 +327,26 @@ impl Primitive for Scan {
 
     fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let (scan, args) = self.fit(args)?;
-        let (nc, nk) = (scan.num_consts, scan.num_carry);
         let (in_roles, out_roles) = (scan.in_roles(), scan.out_roles());
-        let mut nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
-        let search = memo::search();
-        let split = loop {
-            // Constants and scanned arrays are available to the linear loop too.
-            let split = Split::of(&scan.body, &nonzero, |i| in_roles[i] != Carry)?;
-            let carry = &split.linear.nonzero_out[..nk];
-            if carry.iter().zip(&nonzero[nc..]).all(|(out, has_tangent)| *has_tangent || !*out) {
-                break split;
-            }
-            nonzero[nc..nc + nk].iter_mut().zip(carry).for_each(|(has_tangent, out)| *has_tangent |= *out);
-        };
-        drop(search);
-        // The non-linear loop stacks the residuals of each step.
+        let (split, nonzero) = scan.split_body(tangents)?;
         let Split { known, linear, mut residuals, .. } = split;
+
+        // The non-linear loop stacks the residuals of each step as further scanned results.
         let nonlinear = reduce_stacked(known, &mut residuals, (&in_roles, &out_roles), &args)?;
-        // Stacked residuals are further scanned results.
         let mut outs = out_roles.clone();
         outs.resize(nonlinear.program.outputs.len(), Scanned);
         let mut results = scan.run(nonlinear, &in_roles, &outs, args.clone())?;
 
-        let carry_out: Vec<bool> = nonzero[nc..nc + nk].to_vec();
-        let has: Vec<bool> = carry_out.iter().chain(&linear.nonzero_out[nk..]).copied().collect();
-        let avals: Vec<Aval> = linear.program.in_avals().cloned().collect();
-        let out_avals = scan.body.out_avals();
-        let body = trace(&avals, |inputs| {
-            let outs = spread_marked(eval(&linear.program, inputs)?, &linear.nonzero_out);
-            let tangents = outs.iter().zip(&out_avals).map(|(t, aval)| cast_up(&tangent_or_zeros(t, aval), &aval.vma));
-            Ok(marked(&tangents.collect::<Vec<Array>>(), &has))
-        })?;
-        let mut ins = Vec::new();
-        let mut operands = Vec::new();
-        for residual in residuals {
-            let (role, array) = match residual {
+        // The linear loop receives the residuals and the tangents.
+        let (body, has) = scan.linear_body(&linear, &nonzero)?;
+        let (mut ins, mut operands): (Vec<Role>, Vec<Array>) = residuals
+            .into_iter()
+            .map(|residual| match residual {
                 Residual::Input(i) => (in_roles[i], args[i].clone()),
                 Residual::Outer(array) => (Const, array),
                 Residual::Stored(k) => (Scanned, results[k].clone()),
-            };
-            ins.push(role);
-            operands.push(array);
-        }
+            })
+            .unzip();
         ins.extend(marked(&in_roles, &nonzero));
         operands.extend(marked_tangents(tangents, &args, &nonzero));
         let out_tangents = scan.run(body, &ins, &marked(&out_roles, &has), operands)?;
@@ -409,12 +419,11 @@ impl Scan {
             let mut state = v[counter_start + 1..].to_vec();
             let increment = cx.constant(Scalar::Int(1), index);
             for _ in 0..unroll {
-                let position = match self.reverse {
-                    true => {
-                        let last_step = cx.constant(Scalar::Int(self.length as i128 - 1), index);
-                        cx.op("stablehlo.subtract", &[last_step, counter], "", index)
-                    }
-                    false => counter,
+                let position = if self.reverse {
+                    let last_step = cx.constant(Scalar::Int(self.length as i128 - 1), index);
+                    cx.op("stablehlo.subtract", &[last_step, counter], "", index)
+                } else {
+                    counter
                 };
                 state = self.lower_step(cx, position, &v[..xs_start], &v[xs_start..counter_start], &state)?;
                 counter = cx.op("stablehlo.add", &[counter, increment], "", index);

@@ -13,95 +13,178 @@ use crate::interpret::eval::eval;
 use crate::interpret::higher_order::{Residual, marked, spread_marked, tangent_or_zeros, zeros};
 
 impl Scan {
-    /// The cotangents of the operands, for a body that varies like its operands.
+    /// Returns the cotangents of the operands, for a body that varies like its operands.
     pub(super) fn transpose_fitted(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
-        let (in_roles, nk) = (self.in_roles(), self.num_carry);
-        let ins: Vec<Aval> = self.body.in_avals().cloned().collect();
-        let outs = self.body.out_avals();
-        check_carry(&outs[..nk])?;
+        let backward_loop = BackwardLoop::new(self, cts, args);
+        check_carry(&backward_loop.out_avals[..self.num_carry])?;
+        let (step, step_results) = backward_loop.trace_step()?;
+        let results = backward_loop.run(step, &step_results, cts, args)?;
+        backward_loop.distribute(&step_results, results, args)
+    }
+}
+
+/// The backward loop of a scan.
+///
+/// It carries the cotangents of the carry, and sums the cotangents of the constants. The operands of a step are the known
+/// values, the sums, the cotangents of the carry, and the cotangents of the stacked results.
+struct BackwardLoop<'a> {
+    scan: &'a Scan,
+    in_roles: Vec<Role>,
+    in_avals: Vec<Aval>,
+    out_avals: Vec<Aval>,
+    /// The types of the operands' cotangents. A cotangent of addends is equal on all devices, and a cotangent of a value that
+    /// is equal on all devices is addends.
+    in_cotangents: Vec<Aval>,
+    /// Marks the operands whose values the loop reads.
+    known: Vec<bool>,
+    /// Marks the constants whose cotangents the loop sums.
+    sums: Vec<bool>,
+    /// Marks the stacked results that have a cotangent.
+    has_ys: Vec<bool>,
+}
+
+/// The results of a step of a backward loop: the sums, the cotangents of the carry, the cotangents of scanned operands, and
+/// logged values.
+struct StepResults {
+    /// Marks, among the summed constants, those that have a cotangent.
+    has_sum: Vec<bool>,
+    /// Marks the scanned operands that have a cotangent.
+    has_xs: Vec<bool>,
+    layout: Layout,
+}
+
+impl<'a> BackwardLoop<'a> {
+    fn new(scan: &'a Scan, cts: &[Option<Array>], args: &[Operand]) -> Self {
+        let in_roles = scan.in_roles();
+        let in_avals: Vec<Aval> = scan.body.in_avals().cloned().collect();
         // A carry is linear throughout, even if it starts from zeros that are non-linear.
         let linear: Vec<bool> = args.iter().zip(&in_roles).map(|(a, role)| *role == Carry || a.is_linear()).collect();
-        let known: Vec<bool> = linear.iter().map(|l| !l).collect();
-        let sums: Vec<bool> = in_roles.iter().zip(&linear).map(|(role, l)| *role == Const && *l).collect();
-        let has_ys: Vec<bool> = cts[nk..].iter().map(Option::is_some).collect();
+        BackwardLoop {
+            scan,
+            out_avals: scan.body.out_avals(),
+            in_cotangents: in_avals.iter().map(Aval::cotangent).collect(),
+            known: linear.iter().map(|l| !l).collect(),
+            sums: in_roles.iter().zip(&linear).map(|(role, l)| *role == Const && *l).collect(),
+            has_ys: cts[scan.num_carry..].iter().map(Option::is_some).collect(),
+            in_roles,
+            in_avals,
+        }
+    }
 
-        // The backward loop carries the cotangents of the carry, and sums the cotangents of the constants. A cotangent of addends is
-        // equal on all devices, and a cotangent of such a value is addends.
-        let in_cotangents: Vec<Aval> = ins.iter().map(Aval::cotangent).collect();
-        let out_cotangents: Vec<Aval> = outs.iter().map(Aval::cotangent).collect();
-        let (carry_cotangents, ys_cotangents) = out_cotangents.split_at(nk);
+    /// Returns the position of the first sum among the operands of a step.
+    fn first_sum(&self) -> usize {
+        count(&self.known)
+    }
+
+    /// Returns the position of the first cotangent of the carry among the operands of a step.
+    fn first_carry(&self) -> usize {
+        self.first_sum() + count(&self.sums)
+    }
+
+    /// Returns the types of the operands of a step.
+    fn step_avals(&self) -> Vec<Aval> {
+        let out_cotangents: Vec<Aval> = self.out_avals.iter().map(Aval::cotangent).collect();
+        let (carry_cotangents, ys_cotangents) = out_cotangents.split_at(self.scan.num_carry);
         let avals = [
-            marked(&ins, &known),
-            marked(&in_cotangents, &sums),
+            marked(&self.in_avals, &self.known),
+            marked(&self.in_cotangents, &self.sums),
             carry_cotangents.to_vec(),
-            marked(ys_cotangents, &has_ys),
-        ]
-        .concat();
-        let avals: Vec<Aval> = avals.into_iter().map(Aval::strip_weak_type).collect();
-        let at_sums = known.iter().filter(|k| **k).count();
-        let at_carry = at_sums + sums.iter().filter(|s| **s).count();
+            marked(ys_cotangents, &self.has_ys),
+        ];
+        avals.concat().into_iter().map(Aval::strip_weak_type).collect()
+    }
+
+    /// Traces a step: the reverse mode of the scan's body.
+    fn trace_step(&self) -> Result<(Traced, StepResults)> {
         let (mut has_sum, mut has_xs, mut layout) = (Vec::new(), Vec::new(), Layout::default());
-        let body = trace(&avals, |inputs| {
-            let mut known_inputs = inputs.iter().cloned();
-            let operands = ins.iter().zip(&known).map(|(aval, known)| {
-                let input = if *known { known_inputs.next() } else { None };
-                input.map_or_else(|| Operand::Linear(aval.clone()), Operand::NonLinear)
-            });
-            let operands: Vec<Operand> = operands.collect();
-            let mut out_cts: Tangents = inputs[at_carry..at_carry + nk].iter().cloned().map(Some).collect();
-            out_cts.extend(spread_marked(inputs[at_carry + nk..].iter().cloned(), &has_ys));
-            let (in_cts, logged, values) = backward_logs::nested(|| backward(&self.body, &operands, &out_cts))?;
+        let step = trace(&self.step_avals(), |inputs| {
+            let (operands, out_cts) = self.body_operands(inputs);
+            let (in_cts, logged, values) = backward_logs::nested(|| backward(&self.scan.body, &operands, &out_cts))?;
             layout = logged;
 
-            // Results: the sums for constants, the cotangents of the carry, of the scanned operands, and logged values.
-            let consts = marked(&in_cts, &sums);
+            let consts = marked(&in_cts, &self.sums);
             has_sum = consts.iter().map(Option::is_some).collect();
-            let sums = consts.iter().zip(&inputs[at_sums..]);
+            let sums = consts.iter().zip(&inputs[self.first_sum()..]);
             let mut outs: Vec<Array> =
                 sums.map(|(ct, sum)| ct.as_ref().map_or_else(|| sum.clone(), |ct| sum + ct)).collect();
-            let carried = in_cts.iter().zip(&in_cotangents).zip(&in_roles).filter(|(_, role)| **role == Carry);
+            let operands = in_cts.iter().zip(&self.in_cotangents).zip(&self.in_roles);
+            let carried = operands.filter(|(_, role)| **role == Carry);
             outs.extend(carried.map(|((ct, aval), _)| tangent_or_zeros(ct, aval)));
-            has_xs = in_cts.iter().zip(&in_roles).map(|(ct, role)| *role == Scanned && ct.is_some()).collect();
+            has_xs = in_cts.iter().zip(&self.in_roles).map(|(ct, role)| *role == Scanned && ct.is_some()).collect();
             outs.extend(marked(&in_cts, &has_xs).into_iter().flatten());
             outs.extend(values);
             Ok(outs)
         })?;
+        Ok((step, StepResults { has_sum, has_xs, layout }))
+    }
 
-        // Runs the loop backwards: from known values, zeros for the sums, and the cotangents of the results.
-        let mut operands: Vec<Array> =
-            args.iter().zip(&known).filter(|(_, k)| **k).map(|(a, _)| a.value().cloned()).collect::<Result<_>>()?;
-        operands.extend(marked(&in_cotangents, &sums).iter().map(|aval| zeros(&aval.clone().strip_weak_type())));
-        operands.extend(cts.iter().zip(&outs).take(nk).map(|(ct, aval)| tangent_or_zeros(ct, &aval.cotangent())));
-        operands.extend(cts[nk..].iter().flatten().cloned());
-        let mut roles = marked(&in_roles, &known);
-        roles.resize(at_carry + nk, Carry);
+    /// Returns the operands and the cotangents for the reverse mode of the scan's body, from the operands of a step.
+    fn body_operands(&self, inputs: &[Array]) -> (Vec<Operand>, Tangents) {
+        let mut known_inputs = inputs.iter().cloned();
+        let operands = self.in_avals.iter().zip(&self.known).map(|(aval, known)| {
+            let input = if *known { known_inputs.next() } else { None };
+            input.map_or_else(|| Operand::Linear(aval.clone()), Operand::NonLinear)
+        });
+        let (carry, ys) = inputs[self.first_carry()..].split_at(self.scan.num_carry);
+        let mut out_cts: Tangents = carry.iter().cloned().map(Some).collect();
+        out_cts.extend(spread_marked(ys.iter().cloned(), &self.has_ys));
+        (operands.collect(), out_cts)
+    }
+
+    /// Runs the loop from known values, zeros for the sums, and the cotangents of the results.
+    fn run(
+        &self,
+        step: Traced,
+        step_results: &StepResults,
+        cts: &[Option<Array>],
+        args: &[Operand],
+    ) -> Result<Vec<Array>> {
+        let num_carry = self.scan.num_carry;
+        let known_args = args.iter().zip(&self.known).filter(|(_, known)| **known);
+        let mut operands: Vec<Array> = known_args.map(|(arg, _)| arg.value().cloned()).collect::<Result<_>>()?;
+        let sums = marked(&self.in_cotangents, &self.sums);
+        operands.extend(sums.into_iter().map(|aval| zeros(&aval.strip_weak_type())));
+        let carry = cts.iter().zip(&self.out_avals).take(num_carry);
+        operands.extend(carry.map(|(ct, aval)| tangent_or_zeros(ct, &aval.cotangent())));
+        operands.extend(cts[num_carry..].iter().flatten().cloned());
+
+        let mut roles = marked(&self.in_roles, &self.known);
+        roles.resize(self.first_carry() + num_carry, Carry);
         roles.resize(operands.len(), Scanned);
-        let xs = has_xs.iter().filter(|x| **x).count() + layout.count();
-        let out_roles = [vec![Carry; at_carry - at_sums + nk], vec![Scanned; xs]].concat();
-        let back = Scan { reverse: !self.reverse, ..self.clone() };
-        let mut results = back.run(body, &roles, &out_roles, operands)?.into_iter();
+        let carried = count(&self.sums) + num_carry;
+        let scanned = count(&step_results.has_xs) + step_results.layout.count();
+        let out_roles = [vec![Carry; carried], vec![Scanned; scanned]].concat();
+        let reversed = Scan { reverse: !self.scan.reverse, ..self.scan.clone() };
+        reversed.run(step, &roles, &out_roles, operands)
+    }
 
-        // Its results are in the order of the operands. An operand without a cotangent has a result too if it is a sum or
-        // a carry.
+    /// Assigns the results of the loop to the operands of the scan, and records the logged values.
+    fn distribute(&self, step_results: &StepResults, results: Vec<Array>, args: &[Operand]) -> Result<Tangents> {
+        // The results are in the order of the operands. An operand without a cotangent has a result too if it is a sum or a
+        // carry.
+        let mut results = results.into_iter();
+        let mut has_sum = step_results.has_sum.iter();
         let mut in_cts: Tangents = vec![None; args.len()];
-        let mut has_sum = has_sum.into_iter();
         for (i, ct) in in_cts.iter_mut().enumerate() {
-            let is_linear = args[i].is_linear();
-            if sums[i] {
-                *ct = results.next().filter(|_| has_sum.next() == Some(true));
-            } else if in_roles[i] == Carry {
-                *ct = results.next().filter(|_| is_linear);
-            } else if has_xs[i] {
+            if self.sums[i] {
+                *ct = results.next().filter(|_| has_sum.next() == Some(&true));
+            } else if self.in_roles[i] == Carry {
+                *ct = results.next().filter(|_| args[i].is_linear());
+            } else if step_results.has_xs[i] {
                 *ct = results.next();
             }
         }
         // The values that steps log are stacked like the cotangents of scanned operands.
-        backward_logs::record(layout.entries(results))?;
+        backward_logs::record(step_results.layout.entries(results))?;
         Ok(in_cts)
     }
 }
 
-/// Fails for a carry without a tangent type.
+fn count(marks: &[bool]) -> usize {
+    marks.iter().filter(|mark| **mark).count()
+}
+
+/// Returns an error for a carry without a tangent type.
 fn check_carry(types: &[Aval]) -> Result<()> {
     match types.iter().find(|aval| tangent_aval(aval).is_none()) {
         None => Ok(()),

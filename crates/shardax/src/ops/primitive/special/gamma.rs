@@ -47,9 +47,10 @@ fn series(a: &Array, x: &Array, enabled: &Array, derivative: bool) -> Result<Dua
         let next_slope: Array = slope * &factor - term * &factor / (a + n);
         let next_term: Array = term * factor;
         let (sum, slopes) = (sum + &next_term, slopes + &next_slope);
-        let moving = match derivative {
-            true => ABS.apply(&next_slope).greater(ABS.apply(&slopes) * tolerance),
-            false => next_term.greater(&sum * tolerance),
+        let moving = if derivative {
+            ABS.apply(&next_slope).greater(ABS.apply(&slopes) * tolerance)
+        } else {
+            next_term.greater(&sum * tolerance)
         };
         (vec![next_term, sum, next_slope, slopes], moving)
     })?;
@@ -84,9 +85,10 @@ fn fraction(a: &Array, x: &Array, enabled: &Array, derivative: bool, first: i32)
         let ratio: Array = &v * &next_d;
         let ratio_slope = (&v_slope - &ratio * &u_slope) * &next_d;
         let (next, next_slope) = (value * &ratio, slope * &ratio + value * ratio_slope);
-        let moving = match derivative {
-            true => ABS.apply(&(&next_slope - slope)).greater(ABS.apply(&next_slope) * tolerance),
-            false => ABS.apply(&(ratio - 1)).greater(tolerance),
+        let moving = if derivative {
+            ABS.apply(&(&next_slope - slope)).greater(ABS.apply(&next_slope) * tolerance)
+        } else {
+            ABS.apply(&(ratio - 1)).greater(tolerance)
         };
         (vec![next_d, next_d_slope, v, v_slope, next, next_slope], moving)
     })?;
@@ -136,9 +138,10 @@ fn regularized(a: &Array, x: &Array, upper: bool) -> Result<Array> {
     let parts = parts(a, x, &by_fraction, &usable, false)?;
     let scale = EXP.apply(&log_scale);
     let (p, q) = (parts.series.value * &scale / a, parts.fraction.value * scale);
-    let y = match upper {
-        false => where_(&by_fraction, 1 - q, p),
-        true => where_(&by_fraction, q, where_(is_small_shape(a, x), upper_of_small_shape(a, x), 1 - p)),
+    let y = if !upper {
+        where_(&by_fraction, 1 - q, p)
+    } else {
+        where_(&by_fraction, q, where_(is_small_shape(a, x), upper_of_small_shape(a, x), 1 - p))
     };
     let y = where_(close, gamma_uniform::regularized(a, x, upper), y);
     let (at_nothing, at_all) = if upper { (1.0, 0.0) } else { (0.0, 1.0) };

@@ -98,11 +98,10 @@ pub(super) fn fresnel(x: &Array, sine: bool) -> Array {
     let a = phase(&small);
     let square = &a * &a;
     // (4k + 1) (2k)! for the cosine, (4k + 3) (2k + 1)! for the sine.
-    let series = match sine {
-        true => {
-            alternating(&square, |k: f64| (4.0 * k - 1.0) / ((4.0 * k + 3.0) * 2.0 * k * (2.0 * k + 1.0))) * a / 3.0
-        }
-        false => alternating(&square, |k| (4.0 * k - 3.0) / ((4.0 * k + 1.0) * 2.0 * k * (2.0 * k - 1.0))),
+    let series = if sine {
+        alternating(&square, |k: f64| (4.0 * k - 1.0) / ((4.0 * k + 3.0) * 2.0 * k * (2.0 * k + 1.0))) * a / 3.0
+    } else {
+        alternating(&square, |k| (4.0 * k - 3.0) / ((4.0 * k + 1.0) * 2.0 * k * (2.0 * k - 1.0)))
     };
     // Beyond this size, the integrals are 1/2 to the last digit.
     let infinite = size.greater(1e18);

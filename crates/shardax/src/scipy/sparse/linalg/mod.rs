@@ -208,10 +208,10 @@ impl Problem<'_> {
 
 /// The real part of the inner product.
 fn inner_real(x: &[Array], y: &[Array]) -> Array {
-    let products = x.iter().zip(y).map(|(x, y)| match x.dtype().is_complex() {
-        true => real(&(conj(x) * y)).sum(..),
-        false => (x * y).sum(..),
-    });
+    let products = x
+        .iter()
+        .zip(y)
+        .map(|(x, y)| if x.dtype().is_complex() { real(&(conj(x) * y)).sum(..) } else { (x * y).sum(..) });
     products.reduce(|a, b| a + b).unwrap_or_else(|| 0.0f32.into())
 }
 
