@@ -71,10 +71,9 @@ impl Model {
             compiled.call(zeros([*rows, model.features]))?.block_until_ready()?;
         }
         model.sizes.sort_by_key(|(rows, _)| *rows);
-        if !model.sizes.is_empty() {
-            Ok(model)
-        } else {
-            Err(Error::new(ErrorKind::Value, format!("{}: no exported function is there", folder.display())))
+        match model.sizes.is_empty() {
+            false => Ok(model),
+            true => Err(Error::new(ErrorKind::Value, format!("{}: no exported function is there", folder.display()))),
         }
     }
 
@@ -93,10 +92,9 @@ impl Batched for Model {
     }
 
     fn check(&self, row: &[f32]) -> Result<(), String> {
-        if row.len() == self.features {
-            Ok(())
-        } else {
-            Err(format!("it has {} features, and the model takes {}", row.len(), self.features))
+        match row.len() == self.features {
+            true => Ok(()),
+            false => Err(format!("it has {} features, and the model takes {}", row.len(), self.features)),
         }
     }
 

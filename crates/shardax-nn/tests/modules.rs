@@ -84,7 +84,7 @@ fn kinds_follow_from_types_and_filters_choose_them() -> Result<()> {
     Ok(())
 }
 
-/// The optimizer moves parameters alone, and has a state for them alone; statistics go as the program moves them.
+/// The optimizer updates only parameters, and has a state only for them. The program updates statistics.
 #[test]
 fn optimizers_update_only_parameters() -> Result<()> {
     setup();
@@ -239,7 +239,7 @@ impl Mlp {
     }
 }
 
-/// One model and one step under several sharding rules: ten steps give the same numbers.
+/// Ten steps of one model under several sharding rules compute the same numbers.
 #[test]
 fn rules_decide_how_a_model_is_sharded() -> Result<()> {
     setup();

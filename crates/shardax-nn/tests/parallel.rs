@@ -1,4 +1,5 @@
-//! One model and one step on many devices: each way to split them against one device, and what it sends.
+//! Each way to split a model and a step over many devices is compared with one device, and its communication is
+//! checked.
 
 #[path = "parallel/forms.rs"]
 mod forms;

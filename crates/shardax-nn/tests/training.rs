@@ -521,7 +521,7 @@ fn the_gradient_of_an_unknown_label_is_softmax() -> Result<()> {
     Ok(())
 }
 
-/// Labels of other libraries for what is ignored: -100 is no class, and not the class that is the hundredth from the end, as in Optax.
+/// Other libraries ignore the label -100. As in Optax, it is not a class, and does not count from the end.
 #[test]
 fn labels_below_zero_are_no_classes() -> Result<()> {
     setup();

@@ -212,7 +212,7 @@ fn serialized_programs_run_again() {
     let new_process_client = new_client(8);
     let exe = new_process_client.deserialize(&bytes, &partitions(8), signature([f32s(&[4])])).unwrap();
     assert_eq!((exe.device_ids().len(), exe.has_collectives()), (8, Some(true)));
-    // Its properties are those of the compiled program.
+    // The loaded program has the properties of the compiled program.
     fn cost(exe: &Executable) -> Vec<(String, Value)> {
         let mut cost = exe.cost_analysis().unwrap();
         cost.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -297,7 +297,8 @@ fn shardings_chosen_by_the_compiler() {
     let outputs = exe.output_shardings().unwrap().unwrap();
     println!("{} | {}", outputs[0], outputs[1]);
     assert_eq!(outputs.len(), 2);
-    // The program states only the shardings of its parameters, so that the compiler chooses the sharding of the results.
+    // The program states only the shardings of its parameters, so that the compiler chooses the sharding of the
+    // results.
     assert_eq!(outputs[0].partitions(2), [4, 2]);
     assert_eq!(outputs[0].devices, [0, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(outputs[1].partitions(2), [4, 1]);

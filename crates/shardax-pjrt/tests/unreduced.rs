@@ -1,5 +1,6 @@
 //! Faults of the plugin's partitioner (xla-cpu-pjrt 0.0.1) with `unreduced` shardings, which `shardax` therefore writes
-//! in other ways (`Reshard::lower_unreduced`). A plugin that does better fails these tests: then that is no longer needed.
+//! in other ways (`Reshard::lower_unreduced`). A plugin that does better fails these tests: then that is no longer
+//! needed.
 
 mod common;
 
@@ -8,7 +9,7 @@ use std::process::{Command, Stdio};
 use common::*;
 use shardax_pjrt::*;
 
-/// A program over the mesh x:2, y:4 that gives its argument another sharding.
+/// A program over the mesh x:2, y:4 that reshards its argument.
 fn resharding(from: &str, to: &str) -> String {
     format!(
         "module attributes {{mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32}} {{

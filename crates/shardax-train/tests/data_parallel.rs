@@ -105,7 +105,7 @@ fn any_model_trains_in_the_same_loop() -> Result<()> {
         assert!(tree::leaves(&state).len() > 2 * tree::leaves(&state.model).len(), "moments and the step are there");
         let (first, last) = (history[0], history[59]);
         assert!(last.0 < 0.5 * first.0 && last.1 > at_least, "{first:?} to {last:?}");
-        // One copy of it goes on alone.
+        // Training continues with one copy.
         let single_copy = unreplicate(&state)?;
         let (x, labels) = data(100 * DEVICES);
         assert!(loss_and_accuracy(single_copy.model, x, labels).1.item::<f32>()? > at_least);
@@ -158,7 +158,7 @@ fn bytes_sent_with_mixed_precision() -> Result<()> {
     let kernel = (64 * 32 * 4, "tensor<64x32xf32>".to_owned());
     assert_eq!(sent(DType::F32, DType::F32)?, kernel);
     assert_eq!(sent(DType::Bf16, DType::F32)?, kernel);
-    // XLA's CPU compiler widens what it adds; the program asks for half.
+    // XLA's CPU compiler widens sums. The program itself sends half precision.
     let half = sent(DType::Bf16, DType::Bf16)?;
     assert!(half.0 <= kernel.0 && half.1 == "tensor<64x32xbf16>", "{half:?}");
     Ok(())

@@ -26,7 +26,7 @@ fn shards_of_an_array() -> Result<()> {
     let replicated = device_put(&x, &NamedSharding::new(&mesh, P![]))?;
     assert!(replicated.is_fully_replicated());
     assert_eq!(replicated.addressable_shards()?[7].replica_id, 7);
-    // The same sharding gives the same array back.
+    // With the same sharding, the same array is returned.
     assert_eq!(device_put(&x, x.sharding()?)?.sharding()?, x.sharding()?);
     Ok(())
 }
@@ -289,7 +289,7 @@ fn many_threads_share_arrays() -> Result<()> {
     let (end, rounds) = (resident_mib(), shared.rounds.load(Ordering::Relaxed));
     println!("{rounds} rounds; resident: {start} MiB at first, {warm} at half the time, {end} at the end");
     assert!(rounds > 50);
-    // What is compiled, and what the allocator cannot give back.
+    // Allows for compiled programs, and for memory that the allocator does not return.
     assert!(end.saturating_sub(start) < 96, "resident memory grew from {start} to {end} MiB");
     let warmed = time >= Duration::from_secs(60);
     assert!(
@@ -403,7 +403,8 @@ fn ranks_are_promoted_as_the_rule_says() -> Result<()> {
     for result in [&x * 2, &x + y.sum(..), &x * y.expand_dims(0)] {
         result.check()?;
     }
-    // Neither are other functions. JAX computes these too, except for `geomspace`, `linspace`, `trapezoid` and `standardize`.
+    // Neither are other functions. JAX computes these too, except for `geomspace`, `linspace`, `trapezoid` and
+    // `standardize`.
     let place = array([0, 1, 0]);
     let results = [
         shardax::nn::softmax(&x, -1),

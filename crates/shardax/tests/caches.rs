@@ -249,7 +249,7 @@ fn the_programs_not_used_for_longest_make_room() -> Result<()> {
     assert!(config::set_max_compiled_programs(0).is_err());
     result?;
 
-    // By bytes: the newest alone.
+    // The limit of bytes leaves only the newest program.
     let (x, y) = (ones(101), ones(102));
     config::set_max_compiled_bytes(1);
     let _ = f.call(&x)?;
@@ -272,14 +272,14 @@ fn a_gradient_outside_of_jit_is_traced_once() -> Result<()> {
     let (result, counts) = count(|| plain(&x));
     assert_eq!((result?.to_vec::<f32>()?, counts), (vec![3.0, 6.0, 9.0], Counts::default()));
 
-    // One that reads a value is what it is for that value.
+    // A function that reads a value is traced for each value.
     let branches =
         |x: Array| -> Result<Array> { Ok(if x.sum(..).item::<f32>()? > 0.0 { x.sum(..) } else { x.sum(..) * -2 }) };
     for (sign, slope) in [(1.0f32, 1.0f32), (-1.0, -2.0), (1.0, 1.0)] {
         assert_eq!(grad(branches).call(&x * sign)?.to_vec::<f32>()?, [slope; 3]);
     }
 
-    // One that captures is what it captured; the program is found again.
+    // A function that captures is traced for each captured value, but its compiled program is found again.
     fn captured(by: f32, x: &Array) -> Result<Array> {
         let by = array(by);
         grad(move |x: Array| (x * &by).sum(..)).call(x)
@@ -290,7 +290,7 @@ fn a_gradient_outside_of_jit_is_traced_once() -> Result<()> {
     Ok(())
 }
 
-/// The first call is traced and compiled; later ones give their own values without.
+/// Only the first call is traced and compiled. Later calls return the values of their own arguments.
 fn once(name: &str, call: &dyn Fn(f32) -> Result<Vec<f32>>, want: &dyn Fn(f32) -> Vec<f32>) -> Result<()> {
     assert_eq!(call(1.0)?, want(1.0), "{name}");
     let (result, counts) = count(|| call(2.0));
@@ -347,7 +347,7 @@ fn transformations_outside_of_jit_are_traced_once() -> Result<()> {
         vmap(|x: Array| x.sum(..)).in_axes(axis).call(ones([2, 3]))
     }
     assert_eq!((by(0)?.shape(), by(1)?.shape(), by(0)?.shape()), (&[2][..], &[3][..], &[2][..]));
-    // One that reads a value is what it is for that value.
+    // A function that reads a value is traced for each value.
     fn reads(x: Array) -> Result<Array> {
         Ok(if x.item::<f32>()? > 0.0 { x * 1 } else { x * -1 })
     }
@@ -355,7 +355,7 @@ fn transformations_outside_of_jit_are_traced_once() -> Result<()> {
         assert_eq!(jvp(reads, v, 1.0f32)?.1.item::<f32>()?, v.signum());
         assert_eq!(vjp(reads, v)?.1.call(1.0f32)?.0.item::<f32>()?, v.signum());
     }
-    // One that captures is what it captured.
+    // A function that captures is traced for each captured value.
     for by in [2.0f32, 5.0] {
         let by = array(by);
         let (_, back) = vjp(move |x: Array| x * &by, 1.0f32)?;
@@ -459,7 +459,7 @@ fn other_devices_need_no_new_trace() -> Result<()> {
     assert_eq!(count(|| f.call(half(0..4, &devices)?)).1.traces, 1);
     let (result, counts) = count(|| f.call(half(4..8, &devices)?));
     assert_eq!((result?.item::<f32>()?, counts.traces), (12.0, 0));
-    // What asks where its arguments lie is traced for each place; so is a new type.
+    // A function that uses the mesh of its arguments is traced for each mesh. A new type is traced too.
     let abstract_mesh = AbstractMesh::new([("x", 4)]);
     let summed = shard_map(|x: Array| psum(x.sum(..), "x"), &abstract_mesh).in_specs(P!["x"]).out_specs(P![]);
     let g = jit(summed);
@@ -529,7 +529,8 @@ fn memory_is_flat_over_many_shapes() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Outside of `jit`, a function of several operations is compiled once as one program, whose results equal the results of `jit`.
+/// Outside of `jit`, a function of several operations is compiled once as one program, whose results equal the results
+/// of `jit`.
 #[test]
 fn functions_of_several_operations_are_one_program() -> Result<()> {
     let _one = start();

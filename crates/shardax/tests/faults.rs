@@ -110,7 +110,7 @@ fn a_fault_that_the_client_does_not_survive_is_reported_and_a_new_client_runs() 
     child::run(command.envs(plugin).env("FAULTY_LAUNCH", folder.0.join("fault")).env("SHARDAX_EXIT_SECONDS", "5"));
 }
 
-/// Computes when its thread ends, and sends what it got.
+/// Computes when its thread ends, and sends the result.
 struct Computes(Sender<Result<Vec<f32>>>);
 
 impl Drop for Computes {
@@ -200,7 +200,8 @@ fn more_devices_than_the_plugin_can_simulate_are_an_error() {
     assert!(error.help_text().is_some_and(|help| help.contains("at most 2048")), "{error}");
 }
 
-/// A process of a slice whose plugin knows the others, without a launcher. The fake plugin has nobody there, so what waits
+/// A process of a slice whose plugin knows the others, without a launcher. The fake plugin has nobody there, so what
+/// waits
 /// for the others is seen at its launch.
 #[test]
 #[ignore = "run by another test"]

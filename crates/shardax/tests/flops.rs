@@ -38,7 +38,7 @@ fn products_are_counted_exactly() -> Result<()> {
 #[test]
 fn convolutions_and_their_gradients() -> Result<()> {
     setup();
-    // Strides of 2: the gradient's convolution is over a dilated operand, and counts what is there alone.
+    // With strides of 2, the gradient convolves a dilated operand. Only its actual elements count.
     let conv =
         |x: Array, w: Array| lax::conv_general_dilated(x, w, [2, 2], lax::Padding::Same, lax::ConvOptions::new());
     let args = (float(&[2, 3, 8, 8]), float(&[16, 3, 2, 2]));

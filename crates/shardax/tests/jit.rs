@@ -127,7 +127,7 @@ fn in_and_out_shardings() -> Result<()> {
             "arg sharding: NamedSharding(mesh=Mesh('i': 8, axis_types=(Auto,)), spec=P('i',)) for argument[1] of lambda with shape float32[16]",
         ],
     );
-    // One that lies alike elsewhere is copied.
+    // An array with an equivalent sharding on other devices is copied.
     let (y, _) = f.call((&p, device_put(&float_range(16), &devices()?[2])?))?;
     assert_eq!(y.get(3).item::<f32>()?, 10.0);
 
@@ -296,7 +296,7 @@ fn constraints_are_transformed() -> Result<()> {
         &["vmap spmd_axis_name 'a' cannot appear in with_sharding_constraint spec, but got spec P('a',)"],
     );
 
-    // Inside shard_map, axes that are left to the compiler alone.
+    // Inside of shard_map, only the axes that the compiler partitions.
     let to = split(&grid, P!["a"]);
     let manual =
         shard_map(move |x: Array| with_sharding_constraint(x, &to), &grid).in_specs(P!["a"]).out_specs(P!["a"]);
@@ -450,7 +450,7 @@ fn the_context_mesh_is_part_of_the_key() -> Result<()> {
     Ok(())
 }
 
-/// The compiler may split a program as it likes; the numbers stay the same, and what it chose is read back.
+/// The compiler can partition a program in any way. The numbers are the same, and its choice can be read.
 #[test]
 fn any_sharding_computes_the_same() -> Result<()> {
     setup();

@@ -69,7 +69,7 @@ fn paths(code: &str) -> Vec<Vec<String>> {
     paths_found
 }
 
-/// Reads one path, or tree of paths, and returns what is behind it.
+/// Reads one path, or a tree of paths, and returns the remaining text.
 fn expand<'a>(mut text: &'a str, mut path: Vec<String>, found: &mut Vec<Vec<String>>) -> &'a str {
     loop {
         text = text.trim_start();
@@ -84,7 +84,7 @@ fn expand<'a>(mut text: &'a str, mut path: Vec<String>, found: &mut Vec<Vec<Stri
                 if remaining.len() == list.len() {
                     return remaining;
                 }
-                // `as` gives another name to what was found.
+                // `as` renames the item.
                 let next = if remaining.starts_with("as ") {
                     remaining.find([',', '}']).unwrap_or(remaining.len())
                 } else {

@@ -81,7 +81,8 @@ fn one_program_for_every_platform() {
     for cpu in ["cpu", "CPU"] {
         says(&[("SHARDAX_PLATFORM", cpu), ("SHARDAX_NUM_CPU_DEVICES", "8")], &["ran on 8 of cpu."]);
     }
-    // A host without the plugin says where it looked and how to get one. (No Python environment, so that none is found.)
+    // A host without the plugin says where it looked and how to get one. (No Python environment, so that none is
+    // found.)
     let nowhere = [("PATH", "/nowhere"), ("VIRTUAL_ENV", ""), ("CONDA_PREFIX", ""), ("SHARDAX_OFFLINE", "1")];
     for (platform, variable) in [("cuda", "SHARDAX_CUDA_PLUGIN"), ("tpu", "SHARDAX_TPU_PLUGIN")] {
         let settings = [&nowhere[..], &[("SHARDAX_PLATFORM", platform)]].concat();
@@ -99,7 +100,7 @@ fn one_program_for_every_platform() {
             "invalid value \"abacus\" for the environment variable SHARDAX_PLATFORM: expected `cpu`, `cuda` or `tpu`",
         ],
     );
-    // What a variable names is what is loaded, whatever the platform is called.
+    // The plugin that a variable names is loaded, whatever the name of the platform is.
     if let Ok(plugin) = std::env::var("SHARDAX_CPU_PLUGIN") {
         says(&[("SHARDAX_PLATFORM", "cuda"), ("SHARDAX_CUDA_PLUGIN", &plugin)], &["ran on ", " of cpu."]);
     }

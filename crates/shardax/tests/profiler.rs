@@ -1,4 +1,5 @@
-//! Profiles: what they show, in both formats. One at a time in a process, so that others are in processes of their own.
+//! Contents of profiles in both formats. A process can run only one profile at a time, so some tests start child
+//! processes.
 
 mod common;
 
@@ -138,7 +139,7 @@ fn makes_a_profile() -> Result<()> {
     profile.stop().map(drop)
 }
 
-/// The files that a plugin's profile is in, and what was said meanwhile; `None` where there is no C compiler.
+/// Returns the files of a plugin's profile and the warnings; `None` without a C compiler.
 fn profiled(recorder: &str, first: bool) -> Option<(Value, Vec<u8>, String)> {
     let folder = child::Folder::new();
     let plugin = child::faulty_plugin(&folder.0)?;
@@ -358,7 +359,7 @@ fn a_server_records_profiles_on_request() -> Result<()> {
     ] {
         assert_eq!(asked(port, request).0, status);
     }
-    // A profile of annotations alone; meanwhile the server has none to give.
+    // A profile of annotations only. The server has no profile to return while it runs.
     let folder = child::Folder::new();
     let profile = profiler::ProfileOptions::new().host_tracer_level(1).device_tracer_level(0).trace(&folder.0)?;
     assert_eq!(asked(port, "GET /trace?ms=1 HTTP/1.1").0, "HTTP/1.1 409 Conflict");
@@ -373,7 +374,8 @@ fn a_server_records_profiles_on_request() -> Result<()> {
     Ok(())
 }
 
-/// Clients that send nothing, or a byte now and then, keep neither others nor the end of the server waiting; a page of the
+/// Clients that send nothing, or a byte now and then, keep neither others nor the end of the server waiting; a page of
+/// the
 /// web that takes this host's address under its own name is rejected.
 #[test]
 fn a_server_waits_for_no_client() -> Result<()> {

@@ -1,5 +1,6 @@
 //! Properties of random programs: derivatives against finite differences, `vmap` against a loop, compiled against not,
-//! and contractions, reductions and broadcasting against plain loops on the host. Seeded: every run sees the same programs.
+//! and contractions, reductions and broadcasting against plain loops on the host. Seeded: every run sees the same
+//! programs.
 
 mod common;
 
@@ -33,7 +34,7 @@ fn close(what: &str, got: &[f64], want: &[f64], tol: f64) -> Result<(), TestCase
     Ok(())
 }
 
-/// One step of a random program on a matrix; each gives a matrix of the same size, perhaps transposed.
+/// One step of a random program on a matrix. Its result is a matrix of the same size, possibly transposed.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Sin,

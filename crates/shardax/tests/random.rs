@@ -1,4 +1,4 @@
-//! Random numbers: JAX's values, the same however they are computed, and what they are distributed like.
+//! Random numbers equal JAX's in every form of a program, and have the expected distributions.
 //!
 //! The reference values of every distribution are in `golden.rs`.
 
@@ -56,7 +56,7 @@ fn values_do_not_depend_on_how_they_are_computed() -> Result<()> {
     let mesh = make_mesh([("x", 8)])?;
     let on_mesh = device_put(&key, NamedSharding::new(&mesh, P![]))?;
     assert_eq!(random::normal(&on_mesh, [8, 4]).to_vec::<f32>()?, eager);
-    // A batch of keys gives what each gives.
+    // A batch of keys draws the same numbers as each key.
     let keys = random::split(&key, 4);
     let batch = vmap(|k: Array| random::uniform(&k, [3])).call(&keys)?;
     for i in 0..4 {
@@ -64,7 +64,7 @@ fn values_do_not_depend_on_how_they_are_computed() -> Result<()> {
     }
     let folded = vmap(|k: Array, i: Array| random::fold_in(&k, i)).in_axes((None, 0)).call((&key, arange(0..3)))?;
     assert_eq!(words(folded.get(2))?, words(random::fold_in(&key, 2))?);
-    // One key for each device, which stays what it is.
+    // Each device has one key, which does not change.
     let (same, drawn) = pmap(|k: Array| (k.clone(), random::uniform(&k, [2]))).call(random::split(&key, 8))?;
     assert_eq!((same.dtype(), same.shape()), (DType::Key, &[8][..]));
     assert_eq!(drawn.get(5).to_vec::<f32>()?, random::uniform(&random::split(&key, 8).get(5), [2]).to_vec::<f32>()?);
@@ -255,7 +255,7 @@ fn initializers_have_the_variance_of_their_name() -> Result<()> {
     Ok(())
 }
 
-/// Samples that are found by rejection on devices with different keys equal the samples of each key alone.
+/// Rejection sampling on devices with different keys draws the same numbers as each key by itself.
 #[test]
 fn rejection_runs_on_each_device() -> Result<()> {
     setup();

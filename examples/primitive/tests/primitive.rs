@@ -37,7 +37,7 @@ fn same(a: &Array, b: &Array) {
 }
 
 #[test]
-fn the_stencil_runs_eagerly_and_compiled() -> Result<()> {
+fn it_runs_at_once_and_compiled() -> Result<()> {
     setup();
     assert_eq!(stencil(array([1.0f32, 2.0, 3.0]), array([1.0f32, 10.0, 100.0])).to_vec::<f32>()?, [210.0, 321.0, 32.0]);
     let (x, w) = values();
@@ -49,7 +49,7 @@ fn the_stencil_runs_eagerly_and_compiled() -> Result<()> {
 }
 
 #[test]
-fn the_stencil_is_differentiated_in_both_operands_and_twice() -> Result<()> {
+fn it_is_differentiated_in_both_operands_and_twice() -> Result<()> {
     setup();
     let (x, w) = values();
     let loss = |f: fn(Array, Array) -> Array| move |x: Array, w: Array| (f(x, w).sin() * 3).sum(..);
@@ -70,7 +70,7 @@ fn the_stencil_is_differentiated_in_both_operands_and_twice() -> Result<()> {
 }
 
 #[test]
-fn the_stencil_is_batched_in_either_operand() -> Result<()> {
+fn it_is_batched_in_either_operand() -> Result<()> {
     setup();
     let (x, w) = values();
     let ws = stack(&[w.clone(), &w * 2, &w - 1], 0);
@@ -93,7 +93,7 @@ fn the_stencil_is_batched_in_either_operand() -> Result<()> {
 
 /// Weights that are replicated get the sum of the devices' gradients.
 #[test]
-fn the_stencil_is_differentiated_inside_shard_map() -> Result<()> {
+fn it_runs_and_is_differentiated_inside_shard_map() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 2)])?;
     let (x, w) = values();
@@ -118,7 +118,7 @@ fn the_stencil_is_differentiated_inside_shard_map() -> Result<()> {
 
 /// The compiler partitions the lowered operations, including along the stencil's dimension.
 #[test]
-fn the_stencil_is_partitioned_by_the_compiler() -> Result<()> {
+fn it_is_split_over_devices_by_the_compiler() -> Result<()> {
     setup();
     let mesh = make_mesh([("i", 2), ("j", 4)])?.auto();
     let (x, w) = values();

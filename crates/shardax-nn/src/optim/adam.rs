@@ -34,7 +34,7 @@ fn ratio<P: Tree>(mu: P, nu: P, eps: f64, eps_root: f64) -> Result<P> {
     tree::map2(|m, v| m / ((if eps_root == 0.0 { v } else { v + eps_root }).sqrt() + eps), mu, nu)
 }
 
-/// See [`scale_by_adam`].
+/// The gradient transformation that [`scale_by_adam`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByAdam {
     /// The decay rate of the mean of the gradients. Default 0.9.
@@ -183,16 +183,16 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAdam {
     }
 }
 
-/// See [`scale_by_amsgrad`].
+/// The gradient transformation that [`scale_by_amsgrad`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByAmsgrad {
-    /// See [`ScaleByAdam`].
+    /// Like the field of [`ScaleByAdam`].
     pub b1: f64,
-    /// See [`ScaleByAdam`].
+    /// Like the field of [`ScaleByAdam`].
     pub b2: f64,
-    /// See [`ScaleByAdam`].
+    /// Like the field of [`ScaleByAdam`].
     pub eps: f64,
-    /// See [`ScaleByAdam`].
+    /// Like the field of [`ScaleByAdam`].
     pub eps_root: f64,
 }
 
@@ -247,10 +247,10 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAmsgrad {
     }
 }
 
-/// See [`scale_by_adamax`].
+/// The gradient transformation that [`scale_by_adamax`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByAdamax {
-    /// See [`ScaleByAdam`].
+    /// Like the field of [`ScaleByAdam`].
     pub b1: f64,
     /// The decay rate of the largest absolute value. Default 0.999.
     pub b2: f64,
@@ -294,12 +294,12 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAdamax {
     }
 }
 
-/// See [`scale_by_belief`].
+/// The gradient transformation that [`scale_by_belief`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByBelief {
-    /// See [`ScaleByAdam`].
+    /// Like the field of [`ScaleByAdam`].
     pub b1: f64,
-    /// See [`ScaleByAdam`].
+    /// Like the field of [`ScaleByAdam`].
     pub b2: f64,
     /// Added outside of the square root. Default 1e-16.
     pub eps: f64,
@@ -347,12 +347,12 @@ impl<P: Tree> GradientTransformation<P> for ScaleByBelief {
     }
 }
 
-/// See [`scale_by_yogi`].
+/// The gradient transformation that [`scale_by_yogi`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByYogi {
-    /// See [`ScaleByAdam`].
+    /// Like the field of [`ScaleByAdam`].
     pub b1: f64,
-    /// See [`ScaleByAdam`].
+    /// Like the field of [`ScaleByAdam`].
     pub b2: f64,
     /// Added outside of the square root. Default 1e-3.
     pub eps: f64,
@@ -408,16 +408,16 @@ impl<P: Tree> GradientTransformation<P> for ScaleByYogi {
     }
 }
 
-/// See [`scale_by_radam`].
+/// The gradient transformation that [`scale_by_radam`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByRadam {
-    /// See [`ScaleByAdam`].
+    /// Like the field of [`ScaleByAdam`].
     pub b1: f64,
-    /// See [`ScaleByAdam`].
+    /// Like the field of [`ScaleByAdam`].
     pub b2: f64,
-    /// See [`ScaleByAdam`].
+    /// Like the field of [`ScaleByAdam`].
     pub eps: f64,
-    /// See [`ScaleByAdam`].
+    /// Like the field of [`ScaleByAdam`].
     pub eps_root: f64,
     /// The least length of the average at which the variance is used. Default 5.
     pub threshold: f64,
@@ -473,7 +473,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByRadam {
     }
 }
 
-/// See [`scale_by_adan`].
+/// The gradient transformation that [`scale_by_adan`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByAdan {
     /// The decay rate of the mean of the gradients. Default 0.98.
@@ -548,7 +548,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAdan {
     }
 }
 
-/// See [`scale_by_lion`].
+/// The gradient transformation that [`scale_by_lion`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByLion {
     /// The weight of the mean in the interpolation of the mean and the gradient; its sign is the update. Default 0.9.
@@ -603,7 +603,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByLion {
     }
 }
 
-/// See [`scale_by_novograd`].
+/// The gradient transformation that [`scale_by_novograd`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByNovograd {
     /// The decay rate of the mean of the updates. Default 0.9.

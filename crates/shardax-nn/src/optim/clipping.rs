@@ -30,7 +30,7 @@ pub(super) fn wide_global_norm<P: Tree>(tree: &P) -> Array {
     total(tree::leaves(tree).iter().map(|x| abs_sq(x).sum(..))).sqrt()
 }
 
-/// See [`clip`].
+/// The gradient transformation that [`clip`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct Clip {
     /// The bound, not negative.
@@ -56,7 +56,7 @@ stateless!(Clip, |this| within("clip", "max_delta", this.max_delta, BOUND), |thi
     updates
 ));
 
-/// See [`clip_by_block_rms`].
+/// The gradient transformation that [`clip_by_block_rms`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ClipByBlockRms {
     /// The bound, above 0.
@@ -83,7 +83,7 @@ stateless!(
     |this, updates, _params| tree::map(|u| &u / maximum(1.0, abs_sq(&u).mean(..).sqrt() / this.threshold), updates)
 );
 
-/// See [`clip_by_global_norm`].
+/// The gradient transformation that [`clip_by_global_norm`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ClipByGlobalNorm {
     /// The bound, not negative.
@@ -123,7 +123,7 @@ stateless!(
     }
 );
 
-/// See [`adaptive_grad_clip`].
+/// The gradient transformation that [`adaptive_grad_clip`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct AdaptiveGradClip {
     /// The largest ratio of a unit's gradient to its parameters, not negative.
@@ -186,7 +186,7 @@ stateless!(
     )
 );
 
-/// See [`normalize_by_update_norm`].
+/// The gradient transformation that [`normalize_by_update_norm`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct NormalizeByUpdateNorm {
     /// The length that updates have. Default 1.
@@ -219,7 +219,7 @@ stateless!(
     }
 );
 
-/// See [`centralize`].
+/// The gradient transformation that [`centralize`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct Centralize {}
 
@@ -247,7 +247,7 @@ stateless!(Centralize, |_this| Ok(()), |_this, updates, _params| tree::map(
     updates
 ));
 
-/// See [`keep_params_nonnegative`].
+/// The gradient transformation that [`keep_params_nonnegative`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct KeepParamsNonnegative {}
 
@@ -272,7 +272,7 @@ stateless!(KeepParamsNonnegative, |_this| Ok(()), |_this, updates, params| tree:
     params.clone()
 ));
 
-/// See [`zero_nans`].
+/// The gradient transformation that [`zero_nans`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ZeroNans {}
 

@@ -7,7 +7,7 @@ use shardax::prelude::*;
 use super::{GradientTransformation, count, safe_increment};
 use crate::shared::Shared;
 
-/// See [`apply_if_finite`].
+/// The gradient transformation that [`apply_if_finite`] returns.
 #[derive(Tree, Clone, Debug)]
 pub struct ApplyIfFinite<T> {
     /// The optimizer.

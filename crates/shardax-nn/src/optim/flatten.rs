@@ -6,7 +6,7 @@ use super::projections::split_like;
 use super::{GradientTransformation, tree_utils};
 use crate::shardings::replicated;
 
-/// See [`flatten`].
+/// The gradient transformation that [`flatten`] returns.
 #[derive(Tree, Clone, Debug)]
 pub struct Flatten<T> {
     /// The transformation of the vector.

@@ -7,7 +7,7 @@ use super::tree_utils::{abs_sq, bias_correction, cast, update_moment};
 use super::{GradientTransformation, Schedule, count, full_in, in_wide_dtypes, safe_increment, scalar_dtype, zeros_in};
 use crate::check::{DECAY, FINITE, NOT_NEGATIVE, within};
 
-/// See [`scale`].
+/// The gradient transformation that [`scale`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct Scale {
     /// The factor of updates.
@@ -33,7 +33,7 @@ stateless!(Scale, |this| within("scale", "factor", this.factor, FINITE), |this, 
     updates
 ));
 
-/// See [`set_to_zero`].
+/// The gradient transformation that [`set_to_zero`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct SetToZero {}
 
@@ -53,7 +53,7 @@ pub fn set_to_zero() -> SetToZero {
 
 stateless!(SetToZero, |_this| Ok(()), |_this, updates, _params| tree::map(|u| zeros_like(&u), updates));
 
-/// See [`scale_by_sign`].
+/// The gradient transformation that [`scale_by_sign`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleBySign {}
 
@@ -73,7 +73,7 @@ pub fn scale_by_sign() -> ScaleBySign {
 
 stateless!(ScaleBySign, |_this| Ok(()), |_this, updates, _params| tree::map(|u| u.sign(), updates));
 
-/// See [`add_decayed_weights`].
+/// The gradient transformation that [`add_decayed_weights`] returns.
 #[derive(Tree, Clone, Debug)]
 pub struct AddDecayedWeights {
     /// The factor of the parameters that are added.
@@ -123,7 +123,7 @@ fn safe_norm(x: &Array, min_norm: f64) -> Array {
     where_(&is_short, full_like(&square, min_norm), where_(&is_short, 1, square).sqrt())
 }
 
-/// See [`scale_by_trust_ratio`].
+/// The gradient transformation that [`scale_by_trust_ratio`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByTrustRatio {
     /// The minimum length of a parameter or an update. Default 0.
@@ -165,7 +165,7 @@ stateless!(
     )
 );
 
-/// See [`scale_by_param_block_norm`].
+/// The gradient transformation that [`scale_by_param_block_norm`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByParamBlockNorm {
     /// The minimum length of a parameter. Default 1e-3.
@@ -192,7 +192,7 @@ stateless!(
     |this, updates, params| tree::map2(|u, p| u * safe_norm(&p, this.min_scale), updates, params.clone())
 );
 
-/// See [`scale_by_param_block_rms`].
+/// The gradient transformation that [`scale_by_param_block_rms`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByParamBlockRms {
     /// The minimum root mean square of a parameter. Default 1e-3.
@@ -223,7 +223,7 @@ stateless!(
     )
 );
 
-/// See [`trace`].
+/// The gradient transformation that [`trace`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct Trace {
     /// The decay rate of the accumulated updates, between 0 and 1.
@@ -282,7 +282,7 @@ impl<P: Tree> GradientTransformation<P> for Trace {
     }
 }
 
-/// See [`ema`].
+/// The gradient transformation that [`ema`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct Ema {
     /// The share of the average that each step keeps.
@@ -339,7 +339,7 @@ impl<P: Tree> GradientTransformation<P> for Ema {
     }
 }
 
-/// See [`scale_by_learning_rate`].
+/// The gradient transformation that [`scale_by_learning_rate`] returns.
 #[derive(Tree, Clone, Debug)]
 pub struct ScaleByLearningRate {
     /// The factor of updates. Their sign is flipped, too, if `flip_sign` is true.
@@ -392,7 +392,7 @@ fn rate_in(rate: &Array, dtype: DType) -> Array {
     if rate.weak_type() { rate.clone() } else { rate.astype(dtype) }
 }
 
-/// See [`apply_every`].
+/// The gradient transformation that [`apply_every`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ApplyEvery {
     /// The number of updates that are accumulated, at least 1.
@@ -444,7 +444,7 @@ impl<P: Tree> GradientTransformation<P> for ApplyEvery {
     }
 }
 
-/// See [`normalize`].
+/// The gradient transformation that [`normalize`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct Normalize {}
 
@@ -470,7 +470,7 @@ stateless!(Normalize, |_this| Ok(()), |_this, updates, _params| {
     tree::map(|u| &u / norm.astype(u.dtype()), updates)
 });
 
-/// See [`scale_by_optimistic_gradient`].
+/// The gradient transformation that [`scale_by_optimistic_gradient`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByOptimisticGradient {
     /// The weight of the gradient. Default 1.
@@ -530,7 +530,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByOptimisticGradient {
     }
 }
 
-/// See [`scale_by_rprop`].
+/// The gradient transformation that [`scale_by_rprop`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByRprop {
     /// The initial step size.

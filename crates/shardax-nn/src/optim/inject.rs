@@ -13,7 +13,7 @@ use crate::shared::Shared;
 /// A function that creates an optimizer from its hyperparameters.
 type Factory<T> = Shared<dyn Fn(&State) -> T + Send + Sync>;
 
-/// See [`inject_hyperparams`].
+/// The gradient transformation that [`inject_hyperparams`] returns.
 #[derive(Debug)]
 pub struct InjectHyperparams<T> {
     inner_factory: Factory<T>,

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::check::positive;
 
-/// See [`scale_by_lbfgs`].
+/// The gradient transformation that [`scale_by_lbfgs`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByLbfgs {
     /// The number of steps in memory, at least 1. Default 10.
@@ -130,7 +130,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByLbfgs {
     }
 }
 
-/// See [`lbfgs`].
+/// The optimizer that [`lbfgs`] returns.
 pub type Lbfgs = (ScaleByLbfgs, ScaleByLearningRate);
 
 /// L-BFGS with a fixed or scheduled step size, as Optax's `lbfgs` with `linesearch=None`. You should use it only for
@@ -153,7 +153,7 @@ pub fn lbfgs(learning_rate: impl Into<Schedule>) -> Lbfgs {
     (scale_by_lbfgs(), scale_by_learning_rate(learning_rate))
 }
 
-/// See [`lbfgs_linesearch`].
+/// The gradient transformation that [`lbfgs_linesearch`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct LbfgsLinesearch {
     /// The estimate of the Hessian's inverse.

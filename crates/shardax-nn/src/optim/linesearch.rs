@@ -8,7 +8,7 @@ use super::tree_utils::{add_scale, scale, vdot, where_ as choose};
 use super::{count, scalar_dtype};
 use crate::check::{NOT_NEGATIVE, positive, within};
 
-/// See [`scale_by_zoom_linesearch`].
+/// The gradient transformation that [`scale_by_zoom_linesearch`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByZoomLinesearch {
     /// The maximum number of evaluations, at least 1. After this number, the best step so far is used.

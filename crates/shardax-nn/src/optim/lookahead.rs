@@ -5,7 +5,7 @@ use shardax::prelude::*;
 use super::{GradientTransformation, count};
 use crate::check::{FINITE, positive, within};
 
-/// See [`lookahead`].
+/// The gradient transformation that [`lookahead`] returns.
 #[derive(Tree, Clone, Debug)]
 pub struct Lookahead<T> {
     /// The optimizer of the fast parameters.

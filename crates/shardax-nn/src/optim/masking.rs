@@ -15,7 +15,7 @@ use crate::module::{keys, pick, put};
 use crate::shared::Shared;
 use crate::{Filter, State};
 
-/// See [`masked`].
+/// The gradient transformation that [`masked`] returns.
 #[derive(Tree, Clone, Debug)]
 pub struct Masked<T> {
     /// The transformation of the selected parameters' updates.
@@ -79,7 +79,7 @@ pub fn freeze(mask: impl Into<Filter>) -> Masked<SetToZero> {
     masked(set_to_zero(), mask)
 }
 
-/// See [`partition`].
+/// The gradient transformation that [`partition`] returns.
 #[derive(Tree, Clone, Debug)]
 pub struct Partition<T> {
     /// A transformation for each label.

@@ -13,7 +13,7 @@ use crate::shared::Shared;
 /// A function of the updates.
 type Measure<P> = Shared<dyn Fn(&P) -> Array + Send + Sync>;
 
-/// See [`monitor`].
+/// The gradient transformation that [`monitor`] returns.
 pub struct Monitor<P> {
     measures: Vec<(String, Measure<P>)>,
 }

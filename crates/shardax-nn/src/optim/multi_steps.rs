@@ -5,7 +5,7 @@ use shardax::prelude::*;
 use super::{GradientTransformation, count, safe_increment, tree_utils, zeros_in};
 use crate::check::positive;
 
-/// See [`multi_steps`].
+/// The gradient transformation that [`multi_steps`] returns.
 #[derive(Tree, Clone, Debug)]
 pub struct MultiSteps<T> {
     /// The optimizer.

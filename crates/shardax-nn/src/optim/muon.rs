@@ -10,7 +10,7 @@ use super::{
 };
 use crate::check::{DECAY, FINITE, NOT_NEGATIVE, value_error, within};
 
-/// See [`scale_by_muon`].
+/// The gradient transformation that [`scale_by_muon`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByMuon {
     /// The coefficients of the Newton-Schulz iteration. Default (3.4445, -4.775, 2.0315).
@@ -111,7 +111,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByMuon {
     }
 }
 
-/// See [`scale_by_shape`].
+/// The gradient transformation that [`scale_by_shape`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByShape {}
 
@@ -138,7 +138,7 @@ stateless!(ScaleByShape, |_this| Ok(()), |_this, updates, _params| tree::map(
     updates
 ));
 
-/// See [`muon`].
+/// The optimizer that [`muon`] returns.
 pub type Muon = Partition<((ScaleByMuon, ScaleByShape, AddDecayedWeights, ScaleByLearningRate), AdamW)>;
 
 /// Muon for matrices, and AdamW with Nesterov's momentum for all other parameters, both at this learning rate and without

@@ -6,7 +6,7 @@ use super::tree_utils::{abs_sq, random_like, total};
 use super::{GradientTransformation, count, safe_increment, scalar_dtype, wide_dtype};
 use crate::check::{FINITE, NOT_NEGATIVE, value_error, within};
 
-/// See [`add_noise`].
+/// The gradient transformation that [`add_noise`] returns.
 #[derive(Tree, Clone, Debug)]
 pub struct AddNoise {
     /// The variance of the first step.
@@ -89,7 +89,7 @@ pub fn per_example_global_norm_clip<P: Tree>(grads: &P, l2_norm_clip: f64) -> Re
     ))
 }
 
-/// See [`differentially_private_aggregate`].
+/// The gradient transformation that [`differentially_private_aggregate`] returns.
 #[derive(Tree, Clone, Debug)]
 pub struct DifferentiallyPrivateAggregate {
     /// The maximum length of the gradients of one example.

@@ -7,19 +7,19 @@ use shardax::prelude::{Array, ArrayLike, random};
 
 use super::*;
 
-/// See [`sgd`].
+/// The optimizer that [`sgd`] returns.
 pub type Sgd = (Option<Trace>, ScaleByLearningRate);
-/// See [`adam`].
+/// The optimizer that [`adam`] returns.
 pub type Adam = (ScaleByAdam, ScaleByLearningRate);
-/// See [`adamw`].
+/// The optimizer that [`adamw`] returns.
 pub type AdamW = (ScaleByAdam, AddDecayedWeights, ScaleByLearningRate);
-/// See [`rmsprop`].
+/// The optimizer that [`rmsprop`] returns.
 pub type RmsProp = (ScaleByRms, ScaleByLearningRate);
-/// See [`adagrad`].
+/// The optimizer that [`adagrad`] returns.
 pub type AdaGrad = (ScaleByRss, ScaleByLearningRate);
-/// See [`lion`].
+/// The optimizer that [`lion`] returns.
 pub type Lion = (ScaleByLion, AddDecayedWeights, ScaleByLearningRate);
-/// See [`adafactor`].
+/// The optimizer that [`adafactor`] returns.
 pub type Adafactor = (
     ScaleByFactoredRms,
     Option<ClipByBlockRms>,
@@ -29,47 +29,47 @@ pub type Adafactor = (
     Option<AddDecayedWeights>,
     Scale,
 );
-/// See [`adabelief`].
+/// The optimizer that [`adabelief`] returns.
 pub type AdaBelief = (ScaleByBelief, ScaleByLearningRate);
-/// See [`adadelta`].
+/// The optimizer that [`adadelta`] returns.
 pub type AdaDelta = (AddDecayedWeights, ScaleByAdadelta, ScaleByLearningRate);
-/// See [`adamax`].
+/// The optimizer that [`adamax`] returns.
 pub type Adamax = (ScaleByAdamax, ScaleByLearningRate);
-/// See [`adamaxw`].
+/// The optimizer that [`adamaxw`] returns.
 pub type AdamaxW = (ScaleByAdamax, AddDecayedWeights, ScaleByLearningRate);
-/// See [`adan`].
+/// The optimizer that [`adan`] returns.
 pub type Adan = (ScaleByAdan, AddDecayedWeights, ScaleByLearningRate);
-/// See [`amsgrad`].
+/// The optimizer that [`amsgrad`] returns.
 pub type Amsgrad = (ScaleByAmsgrad, ScaleByLearningRate);
-/// See [`dpsgd`].
+/// The optimizer that [`dpsgd`] returns.
 pub type DpSgd = (DifferentiallyPrivateAggregate, Option<Trace>, ScaleByLearningRate);
-/// See [`fromage`].
+/// The optimizer that [`fromage`] returns.
 pub type Fromage = (ScaleByTrustRatio, ScaleByLearningRate, AddDecayedWeights);
-/// See [`lars`].
+/// The optimizer that [`lars`] returns.
 pub type Lars = (AddDecayedWeights, ScaleByTrustRatio, ScaleByLearningRate, Trace);
-/// See [`noisy_sgd`].
+/// The optimizer that [`noisy_sgd`] returns.
 pub type NoisySgd = (AddNoise, ScaleByLearningRate);
-/// See [`novograd`].
+/// The optimizer that [`novograd`] returns.
 pub type Novograd = (ScaleByNovograd, ScaleByLearningRate);
-/// See [`optimistic_gradient_descent`].
+/// The optimizer that [`optimistic_gradient_descent`] returns.
 pub type OptimisticGradientDescent = (ScaleByOptimisticGradient, ScaleByLearningRate);
-/// See [`rprop`].
+/// The optimizer that [`rprop`] returns.
 pub type Rprop = (ScaleByRprop, Scale);
-/// See [`radam`].
+/// The optimizer that [`radam`] returns.
 pub type Radam = (ScaleByRadam, ScaleByLearningRate);
-/// See [`rmsprop_centered`].
+/// The optimizer that [`rmsprop_centered`] returns.
 pub type RmsPropCentered = (ScaleByStddev, ScaleByLearningRate, Option<Trace>);
-/// See [`rmsprop_momentum`].
+/// The optimizer that [`rmsprop_momentum`] returns.
 pub type RmsPropMomentum = (ScaleByRms, ScaleByLearningRate, Trace);
-/// See [`sign_sgd`].
+/// The optimizer that [`sign_sgd`] returns.
 pub type SignSgd = (ScaleBySign, ScaleByLearningRate);
-/// See [`signum`].
+/// The optimizer that [`signum`] returns.
 pub type Signum = (Ema, ScaleBySign, ScaleByLearningRate);
-/// See [`sm3`].
+/// The optimizer that [`sm3`] returns.
 pub type Sm3 = (ScaleBySm3, ScaleByLearningRate);
-/// See [`yogi`].
+/// The optimizer that [`yogi`] returns.
 pub type Yogi = (ScaleByYogi, ScaleByLearningRate);
-/// See [`lamb`].
+/// The optimizer that [`lamb`] returns.
 pub type Lamb = (ScaleByAdam, AddDecayedWeights, ScaleByTrustRatio, ScaleByLearningRate);
 
 /// Stochastic gradient descent: the update is the negative learning rate times the gradient. [`SgdOptions`] adds momentum.
@@ -600,7 +600,7 @@ pub fn optimistic_gradient_descent(learning_rate: impl Into<Schedule>) -> Optimi
     (scale_by_optimistic_gradient(), scale_by_learning_rate(learning_rate))
 }
 
-/// See [`optimistic_adam`].
+/// The optimizer that [`optimistic_adam`] returns.
 pub type OptimisticAdam = (ScaleByAdam, ScaleByOptimisticGradient, ScaleByLearningRate);
 
 /// Optimistic Adam: [`optimistic_gradient_descent`] of the updates of Adam with Nesterov's momentum, like Optax's

@@ -13,7 +13,7 @@ fn inverse_root(n: Array, eps: f64, eps_in_sqrt: bool) -> Array {
     if eps_in_sqrt { (n + eps).rsqrt() } else { 1 / (n.sqrt() + eps) }
 }
 
-/// See [`scale_by_rms`].
+/// The gradient transformation that [`scale_by_rms`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByRms {
     /// The decay rate of the mean of squares.
@@ -76,7 +76,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByRms {
     }
 }
 
-/// See [`scale_by_stddev`].
+/// The gradient transformation that [`scale_by_stddev`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByStddev {
     /// The decay rate of both means. Default 0.9.
@@ -133,7 +133,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByStddev {
     }
 }
 
-/// See [`scale_by_rss`].
+/// The gradient transformation that [`scale_by_rss`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByRss {
     /// The initial sum of squares.
@@ -182,7 +182,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByRss {
     }
 }
 
-/// See [`scale_by_adadelta`].
+/// The gradient transformation that [`scale_by_adadelta`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByAdadelta {
     /// The decay rate of both means. Default 0.9.
@@ -241,7 +241,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAdadelta {
     }
 }
 
-/// See [`scale_by_factored_rms`].
+/// The gradient transformation that [`scale_by_factored_rms`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByFactoredRms {
     /// True if only the means of rows and columns are stored for large matrices. Default true.
@@ -418,7 +418,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByFactoredRms {
     }
 }
 
-/// See [`scale_by_sm3`].
+/// The gradient transformation that [`scale_by_sm3`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleBySm3 {
     /// The decay rate of the mean of the updates. Default 0.9.

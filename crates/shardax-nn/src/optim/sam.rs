@@ -5,7 +5,7 @@ use shardax::prelude::*;
 use super::{GradientTransformation, count};
 use crate::check::positive;
 
-/// See [`sam`].
+/// The gradient transformation that [`sam`] returns.
 #[derive(Tree, Clone, Debug)]
 pub struct Sam<T, A> {
     /// The optimizer of the parameters.

@@ -26,28 +26,28 @@ use crate::shared::Shared;
 // The fields are the arguments of the functions that the variants name.
 #[allow(missing_docs)]
 pub enum Schedule {
-    /// See [`constant_schedule`].
+    /// A schedule of [`constant_schedule`].
     Constant { value: f64 },
     /// A constant that is an array, a scalar.
     Value { value: Array },
-    /// See [`polynomial_schedule`].
+    /// A schedule of [`polynomial_schedule`].
     Polynomial { init_value: f64, end_value: f64, power: f64, transition_steps: usize, transition_begin: usize },
-    /// See [`exponential_decay`].
+    /// A schedule of [`exponential_decay`].
     Exponential(ExponentialDecay),
-    /// See [`cosine_decay_schedule`].
+    /// A schedule of [`cosine_decay_schedule`].
     Cosine { init_value: f64, decay_steps: usize, alpha: f64, exponent: f64 },
-    /// See [`piecewise_constant_schedule`].
+    /// A schedule of [`piecewise_constant_schedule`].
     PiecewiseConstant { init_value: f64, boundaries_and_scales: Vec<(usize, f64)> },
-    /// See [`piecewise_interpolate_schedule`].
+    /// A schedule of [`piecewise_interpolate_schedule`].
     PiecewiseInterpolate {
         #[tree(static)]
         interpolate_type: Interpolate,
         init_value: f64,
         boundaries_and_scales: Vec<(usize, f64)>,
     },
-    /// See [`join_schedules`].
+    /// A schedule of [`join_schedules`].
     Join { schedules: Vec<Schedule>, boundaries: Vec<usize> },
-    /// See [`Schedule::function`].
+    /// A schedule of [`Schedule::function`].
     Function(#[tree(static)] ScheduleFn),
 }
 
@@ -60,7 +60,7 @@ pub enum Interpolate {
     Cosine,
 }
 
-/// See [`exponential_decay`].
+/// The options of [`exponential_decay`].
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ExponentialDecay {
     /// The number at the first step.

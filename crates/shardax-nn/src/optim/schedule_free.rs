@@ -9,7 +9,7 @@ use super::{
 };
 use crate::check::{NOT_NEGATIVE, within};
 
-/// See [`schedule_free`].
+/// The gradient transformation that [`schedule_free`] returns.
 #[derive(Tree, Clone, Debug)]
 pub struct ScheduleFree<T> {
     /// The optimizer, without momentum.
@@ -139,9 +139,9 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for Schedu
     }
 }
 
-/// See [`schedule_free_sgd`].
+/// The optimizer that [`schedule_free_sgd`] returns.
 pub type ScheduleFreeSgd = ScheduleFree<(Option<AddDecayedWeights>, ScaleByLearningRate)>;
-/// See [`schedule_free_adamw`].
+/// The optimizer that [`schedule_free_adamw`] returns.
 pub type ScheduleFreeAdamW = ScheduleFree<(ScaleByRms, AddDecayedWeights, ScaleByLearningRate)>;
 
 /// Stochastic gradient descent without a schedule: [`schedule_free`] with [`sgd`](super::sgd). For a warmup, use a

@@ -17,6 +17,10 @@ use super::{GradientTransformation, apply_updates, count, safe_increment};
 
 /// The state of training: step, parameters, optimizer, and optimizer state. It is a tree, and its methods return a new one.
 ///
+/// Use it if all arrays of your model are parameters. For a model with other variables, such as dropout keys or running
+/// statistics, use [`Optimizer`]. Because the state is a tree, you can pass it to [`jit`](shardax::jit()), donate it, and save it in
+/// a checkpoint. It holds the optimizer's state too, so Adam needs memory for about three copies of the parameters.
+///
 /// ```
 /// use shardax_nn::prelude::*;
 /// let state = TrainState::create(array([1.0f32, 2.0]), sgd(0.1))?;
@@ -72,6 +76,9 @@ impl<P: Tree, T: GradientTransformation<P>> TrainState<P, T> {
 }
 
 /// A model together with its optimizer, updated in place, as in Flax NNX. It is a tree, like [`TrainState`].
+///
+/// Use it for models whose layers have variables other than parameters, such as dropout keys or running statistics. If the update
+/// fails, for example because the gradients belong to other variables, the model and the optimizer's state do not change.
 ///
 /// The optimizer updates the variables that a [`Filter`] selects, by default [`Param`](crate::Param)s, and has a state only
 /// for them. Your program must update statistics, caches and other variables.

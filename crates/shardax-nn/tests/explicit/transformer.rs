@@ -19,7 +19,7 @@ fn run(config: &Config) -> Result<(Vec<f32>, ModuleState)> {
     for _ in 0..3 {
         let (next, loss, grads) = compiled.call((state.clone(), &tokens, &targets))?;
         if explicit {
-            // Without out_shardings: types alone say where the next state lies.
+            // Without out_shardings, only the types determine the sharding of the next state.
             assert_eq!(types(&next.model), types(&state.model));
             assert_eq!(types(&grads), types(&state.model));
             assert_eq!(types(&next.opt_state), types(&state.opt_state));

@@ -22,7 +22,7 @@ pub fn function(case: &Case) -> Option<Fun> {
 }
 
 fn steps(case: &Case, run: Run) -> Option<Fun> {
-    // The numbers of the constructors are the ones in the generator of the reference cases.
+    // The numbers equal the numbers in the generator of the reference cases.
     match case.op.as_str() {
         "acprop" => run.ten(acprop(0.1)),
         "ademamix" => run.ten(ademamix(0.1)),

@@ -8,7 +8,7 @@ use crate::golden_support::{Case, Fun, many};
 
 const WIDE: usize = 8192;
 
-/// The shapes of the arguments, and what is added to each.
+/// The shapes of the arguments, and the number that is added to each.
 type Arguments<'a> = &'a [(&'a [usize], i32)];
 
 /// A function of the arguments.

@@ -6,7 +6,8 @@ use shardax_nn::prelude::*;
 use super::quick::one_of;
 use super::setup;
 
-/// Decoding through the cache, one position after the other and several at once, has the result of one pass over all positions.
+/// Decoding through the cache, one position after the other and several at once, has the result of one pass over all
+/// positions.
 #[test]
 fn decoding_equals_the_whole_pass() -> Result<()> {
     setup();
@@ -64,7 +65,7 @@ fn windows_and_caps() -> Result<()> {
     Ok(())
 }
 
-/// Masks of fewer dimensions than scores, and of more, are the same mask; no keys at all give zeros.
+/// Masks can have fewer or more dimensions than the scores. Without keys the result is zero.
 #[test]
 fn masks_of_any_rank_and_no_keys() -> Result<()> {
     setup();
@@ -82,7 +83,7 @@ fn masks_of_any_rank_and_no_keys() -> Result<()> {
     Ok(())
 }
 
-/// The dot products of rotated queries and keys depend on their distance alone.
+/// The dot products of rotated queries and keys depend only on their distance.
 #[test]
 fn rotations_tell_distances() -> Result<()> {
     setup();
@@ -96,7 +97,7 @@ fn rotations_tell_distances() -> Result<()> {
     Ok(())
 }
 
-/// The numbers of Flax 0.12.12: `dot_product_attention_with_rope`, alone and as the `attention_fn` of a layer.
+/// `dot_product_attention_with_rope` equals Flax 0.12.12, also as the `attention_fn` of a layer.
 #[test]
 fn rope_of_attention_is_the_one_of_flax() -> Result<()> {
     setup();
@@ -354,7 +355,7 @@ fn cudnn_calls(text: &str) -> Vec<String> {
         if op == "stablehlo.custom_call" {
             return Some(format!("{target}#{result}"));
         }
-        // A choice depends on what is chosen first.
+        // A choice depends on the earlier choices.
         let last = usize::from(op == "stablehlo.select");
         operands[last..].iter().chain(&operands[..last]).find_map(|operand| source(operand, arguments, definitions))
     }

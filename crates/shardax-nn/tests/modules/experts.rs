@@ -59,7 +59,7 @@ fn objective(routed: Routed) -> (Array, Array) {
     (routed.y.square().mean(..) + routed.balance_loss * 0.1, routed.y)
 }
 
-/// Experts sharded over devices give the same results, gradients and losses as on one device.
+/// Experts that are sharded over devices return the same results, gradients and losses as on one device.
 #[test]
 fn experts_over_devices_equal_one_device() -> Result<()> {
     setup();

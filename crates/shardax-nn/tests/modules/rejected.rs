@@ -117,7 +117,7 @@ fn gradients_of_other_variables_are_rejected() -> Result<()> {
     assert!(message.contains("a gradient of bias, which the optimizer does not move"), "{message}");
     let message = rejection(optimizer.update(model.state_of("bias")));
     assert!(message.contains("there is no gradient of kernel") && message.contains("rejected.rs"), "{message}");
-    // From the gradients of the entire model, the optimizer uses the ones of its own parameters.
+    // The optimizer uses only the gradients of its own parameters.
     optimizer.update(model)
 }
 

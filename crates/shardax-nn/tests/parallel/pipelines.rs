@@ -13,7 +13,7 @@ fn layers(rules: &Rules) -> Result<Layers> {
     Ok(Stack::new(8, &mut rngs, layer)?.axis_name("layers"))
 }
 
-/// A pipeline of eight layers alone.
+/// A pipeline that consists only of eight layers.
 fn loss_by(pipeline: Pipeline, checkpointed: bool) -> impl Fn(Layers, Array, Array) -> Result<Array> {
     let stage = move |mut layers: Layers, x: Array| {
         if checkpointed {

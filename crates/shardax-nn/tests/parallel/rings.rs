@@ -106,7 +106,7 @@ fn a_ring_keeps_segments_apart() -> Result<()> {
         for (n, (got, want)) in outputs(got, got_grads).iter().zip(outputs(want.clone(), want_grads)).enumerate() {
             assert!(allclose(got, &want, 2e-5, 2e-5)?, "causal {causal}, {n}: {}", (got - want).abs().max(..));
         }
-        // The second sequence alone gives the same result.
+        // The second sequence by itself has the same result.
         fn second(x: &Array) -> Array {
             x.get((..1, 5..13))
         }

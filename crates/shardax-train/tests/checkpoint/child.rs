@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command, Stdio};
 
-/// The command that runs an ignored test of this binary alone.
+/// Returns the command that runs only one ignored test of this binary.
 pub fn command(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
     command.args(["--exact", test, "--ignored", "--nocapture", "-q"]);

@@ -1,4 +1,4 @@
-//! Saves of a state that the next step gives away: every checkpoint is the state of its step, bit for bit.
+//! The next step donates a state while it is saved. Every checkpoint is the state of its step, bit for bit.
 
 use std::fs;
 

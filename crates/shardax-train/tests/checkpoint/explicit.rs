@@ -1,4 +1,4 @@
-//! Arrays whose types have shardings come back with the types that they are restored into, on any mesh.
+//! Arrays whose types have shardings are restored with the requested types, on any mesh.
 
 use shardax_nn::prelude::*;
 use shardax_train::checkpoint::{self, CheckpointManager, CheckpointManagerOptions, RestoreOptions};
@@ -54,7 +54,7 @@ fn types_of_restored_arrays() -> Result<()> {
     Ok(())
 }
 
-/// Types alone say where arrays go: of an abstract evaluation, and of shardings that are given.
+/// Types without values determine the placement: results of `eval_shape`, and types with a sharding.
 #[test]
 fn restored_into_types_alone() -> Result<()> {
     setup();
@@ -75,7 +75,7 @@ fn restored_into_types_alone() -> Result<()> {
     Ok(())
 }
 
-/// Values that are reduced over axes come back so; unreduced ones have no values to save.
+/// Reduced values are restored as reduced. Unreduced values cannot be saved.
 #[test]
 fn reduced_values_and_addends() -> Result<()> {
     setup();

@@ -30,7 +30,7 @@ fn bits<T: Tree>(tree: &T) -> Result<Vec<Vec<u8>>> {
     tree::leaves(tree).iter().map(Array::to_bytes).collect()
 }
 
-/// The names of what is in a folder, in order.
+/// Returns the names of a folder's entries, in order.
 fn names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).expect("a folder");
     let mut names: Vec<String> =

@@ -45,7 +45,7 @@ fn every_dtype_and_shape_comes_back_bit_by_bit() -> Result<()> {
         assert_eq!((array.dtype(), array.shape()), (arrays[key].dtype(), arrays[key].shape()), "{key}");
         assert!(!array.committed(), "{key}");
     }
-    // From types alone.
+    // Restoring needs only types.
     let like = tree::map(|x| shape_dtype_struct(x.shape(), x.dtype()), arrays.clone())?;
     assert_eq!(bits(&arrays)?, bits(&checkpoint::restore(folder.join("all"), &like)?)?);
     // Any reader of safetensors knows them.
@@ -147,7 +147,7 @@ fn words_are_restored_as_keys() -> Result<()> {
     assert_eq!((key.type_name(), random::key_data(key).to_vec::<u32>()?), ("key<fry>[]".to_owned(), vec![0, 3]));
     assert_eq!(random::key_data(&keys).to_vec::<u32>()?, raw.to_vec::<u32>()?);
     assert_eq!(keys.sharding()?, like.1.sharding()?);
-    // Numbers that are not words stay what they are.
+    // Numbers that are not words are restored unchanged.
     checkpoint::save(folder.join("numbers"), &(array([1i32, 2]), raw))?;
     fails(checkpoint::restore(folder.join("numbers"), &like), &["`[0]` was saved as int32[2]", "key<fry>[]"]);
     Ok(())
@@ -172,7 +172,7 @@ fn plain_numbers_are_the_programs_or_the_checkpoints() -> Result<()> {
     assert_eq!((restored.1, restored.2), ((1e-3, 7), (true, 0.1)));
     let restored = saved.restore_with(&tree(0.5, 0, false), &RestoreOptions::new().keep_numbers())?;
     assert_eq!((restored.1, restored.2), ((0.5, 0), (false, 0.1)));
-    // A type that cannot hold what was saved.
+    // A type that cannot represent the saved value.
     let path = folder.join("types");
     checkpoint::save(&path, &(zeros([2]), 0.5f64, 1i64 << 40))?;
     let saved = Checkpoint::open(&path)?;

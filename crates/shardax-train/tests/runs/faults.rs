@@ -86,7 +86,7 @@ fn a_disk_that_is_full_for_a_while_is_held() {
     drop(disk);
 }
 
-/// One that stays full ends the run, with what was saved before.
+/// A disk that stays full ends the run and keeps the earlier checkpoints.
 #[test]
 fn a_disk_that_stays_full_ends_the_run() {
     let run = Run::new().pace(10).steps(1000).save_every(20);

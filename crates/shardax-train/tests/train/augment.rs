@@ -66,7 +66,7 @@ fn errors_and_panics_of_threads_are_returned_for_their_item() -> Result<()> {
     Ok(())
 }
 
-/// Each kind of change against what it says, on images small enough to look at.
+/// Each kind of augmentation of images that are small enough to compare by hand.
 #[test]
 fn augmentations_of_small_images() -> Result<()> {
     fn pixels(image: &HostArray) -> Vec<u8> {

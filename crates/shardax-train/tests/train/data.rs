@@ -36,7 +36,7 @@ fn idx_files_packed_and_plain() -> Result<()> {
     let shorts = [1i16, -2, 300].iter().flat_map(|x| x.to_be_bytes()).collect::<Vec<_>>();
     assert_eq!(idx(folder.write("shorts", idx_bytes(0x0b, &[3], &shorts)))?.to_vec::<i16>()?, [1, -2, 300]);
 
-    // Damaged files: each message has the position and what is missing.
+    // The errors of damaged files name the position and the missing data.
     fails(
         idx_images(&plain, folder.write("few", idx_bytes(8, &[1], &[7]))),
         &["the same number of rows", "label: uint8[1]"],

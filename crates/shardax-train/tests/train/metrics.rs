@@ -1,4 +1,4 @@
-//! Metrics as trees: over batches, masks, devices and merges, what the numbers together give.
+//! Metrics over batches, masks, devices and merges equal the metrics of all numbers together.
 
 use shardax_nn::prelude::*;
 use shardax_train::{Accuracy, AnyMetric, Average, LastValue, Metric, MultiMetric, Perplexity, Std};

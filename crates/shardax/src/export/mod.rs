@@ -170,7 +170,7 @@ impl ExportOptions {
         self
     }
 
-    /// See [`export`].
+    /// Calls [`export`] with these options.
     ///
     /// # Errors
     /// Returns an error if `f` fails, if it calls host functions, if it uses several meshes, or if its program differs

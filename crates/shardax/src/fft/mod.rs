@@ -359,13 +359,13 @@ pub fn ihfft(x: impl ArrayLike) -> Array {
 
 // A Hermitian transform is the real transform in the other direction, of conjugates and with exchanged factors.
 impl FftOptions {
-    /// See [`hfft`](fn@hfft).
+    /// Calls [`hfft`](fn@hfft) with these options.
     #[track_caller]
     pub fn hfft(&self, x: impl ArrayLike) -> Array {
         self.run("hfft", FftKind::Irfft, Some(1), conj(&x.into_array()), self.norm.swapped())
     }
 
-    /// See [`ihfft`](fn@ihfft).
+    /// Calls [`ihfft`](fn@ihfft) with these options.
     #[track_caller]
     pub fn ihfft(&self, x: impl ArrayLike) -> Array {
         conj(&self.run("ihfft", FftKind::Rfft, Some(1), x.into_array(), self.norm.swapped()))

@@ -65,7 +65,7 @@ impl ResizeOptions {
         self
     }
 
-    /// See [`resize`].
+    /// Calls [`resize`] with these options.
     #[track_caller]
     pub fn resize(&self, image: impl ArrayLike, shape: impl IntoShape) -> Array {
         let image = image.into_array();
@@ -93,7 +93,7 @@ impl ResizeOptions {
         })
     }
 
-    /// See [`scale_and_translate`].
+    /// Calls [`scale_and_translate`] with these options.
     #[track_caller]
     pub fn scale_and_translate(
         &self,

@@ -87,7 +87,7 @@ fn counted(steps: usize) -> i32 {
 type State = (Array, Array, Array, Array, [Array; 3]);
 
 impl MinimizeOptions {
-    /// See [`minimize`].
+    /// Calls [`minimize`] with these options.
     ///
     /// # Errors
     /// Returns an error if `fun` fails or does not return a real scalar, or if `x0` is not a vector of floats.

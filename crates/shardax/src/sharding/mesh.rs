@@ -25,6 +25,12 @@ pub enum AxisType {
 
 /// A grid of devices whose dimensions have names.
 ///
+/// A [`NamedSharding`](crate::NamedSharding) splits arrays over the axes of a mesh, and collectives communicate along them. You
+/// usually create one mesh for a program, with [`make_mesh`](crate::make_mesh), which orders the devices so that neighbors in the
+/// grid are close to each other. [`Mesh::new`] uses the devices in the order that you pass.
+///
+/// Cloning only increments a reference count. Meshes with the same devices, names and axis types are equal.
+///
 /// ```
 /// # use shardax::prelude::*;
 /// # shardax::config::set_num_cpu_devices(8).ok();

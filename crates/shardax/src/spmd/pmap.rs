@@ -73,6 +73,13 @@ struct Options {
 /// assert_eq!(out.shape(), [8, 1]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// The function is compiled for each combination of argument types, like a [`jit`](crate::jit()). An argument that is not
+/// distributed yet is split and copied to the devices in every call, so you should keep the state of a loop distributed.
+///
+/// # Errors
+/// Calling the mapped function returns an error if the mapped axes differ in size, if there are more slices than devices, if no
+/// argument is mapped, or if `f` fails.
 pub fn pmap<Args: Tree, F: Function<Args>>(f: F) -> Pmap<F, Args> {
     Pmap {
         f,

@@ -56,6 +56,10 @@ struct Options {
 /// assert_eq!(jit(total).call(arange(0..64).reshape([8, 8]))?.item::<i32>()?, 2016);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Calling the mapped function returns an error if a dimension does not divide evenly over the axes of its spec, if a result varies
+/// over an axis that its spec omits, if a spec names an unknown axis, or if `f` fails.
 pub fn shard_map<Args: Tree, F: Function<Args>>(f: F, mesh: impl IntoMesh) -> ShardMapped<F, Args> {
     let mesh = mesh.into_mesh();
     let options = Options { mesh, axis_names: None, in_specs: None, out_specs: None, check_vma: true };

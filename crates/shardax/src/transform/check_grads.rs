@@ -76,7 +76,7 @@ impl CheckGrads {
         self
     }
 
-    /// See [`check_grads`].
+    /// Calls [`check_grads`] with these options.
     ///
     /// # Errors
     /// Returns an error that shows both numbers if a derivative differs from finite differences by more than the

@@ -120,6 +120,9 @@ impl<F, Args, N> ValueAndGrad<F, Args, N> {
 /// use [`vjp`](crate::vjp) or [`jacrev`](crate::jacrev). Outside of [`jit`](crate::jit()) the gradient is compiled as one
 /// program; in a training loop you should still compile the entire step.
 ///
+/// A gradient takes a few times as long as the function, whatever the number of arguments. It stores the intermediate values that
+/// the backward pass needs. If they do not fit into memory, you can recompute some of them with [`checkpoint`](crate::checkpoint()).
+///
 /// For a real function of a complex argument `x + iy` the gradient is `∂f/∂x - i ∂f/∂y`; for a complex function, see
 /// [`holomorphic`](Grad::holomorphic).
 ///

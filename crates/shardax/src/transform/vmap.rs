@@ -51,6 +51,10 @@ struct Options {
 /// assert_eq!(rows.to_vec::<f32>()?, [12.0, 34.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// Calling the mapped function returns an error if the mapped axes differ in size, if no argument is mapped, or if `f` fails or
+/// calls an operation that cannot be mapped, such as an ordered callback.
 pub fn vmap<Args: Tree, F: Function<Args>>(f: F) -> Vmap<F, Args> {
     Vmap {
         f,

@@ -1,4 +1,4 @@
-//! Layouts: what the platforms' compilers choose, and what they take.
+//! Layouts that the compilers of the platforms choose and accept.
 
 use shardax::prelude::*;
 use shardax::{Format, Layout};
@@ -51,7 +51,7 @@ pub fn all(topology: &Topology) -> Result<()> {
     }
     assert!(compiled.serialize()?.len() > 1000);
 
-    // Over a mesh, with what was lowered for it.
+    // The same over a mesh.
     let mesh = topology.mesh([("x", 8)])?;
     let split = NamedSharding::new(&mesh, P!["x"]);
     let format = Format::new(Layout::new([1, 0]), &split);

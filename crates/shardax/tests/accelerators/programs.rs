@@ -394,7 +394,7 @@ fn take_lines() -> Vec<String> {
     std::mem::take(&mut *SAID.lock().expect("lines"))
 }
 
-/// `SHARDAX_COMPILE_ALSO_FOR` names a TPU, a GPU, and what is neither.
+/// `SHARDAX_COMPILE_ALSO_FOR` names a TPU, a GPU, and an unknown platform.
 pub fn elsewhere() -> Result<()> {
     config::set_warning_hook(|text| SAID.lock().expect("lines").push(text.to_owned()));
 

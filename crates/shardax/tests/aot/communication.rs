@@ -71,7 +71,7 @@ fn one_all_reduce_in_a_data_parallel_step() -> Result<()> {
     Ok(())
 }
 
-/// Micro-batches in a loop: what is in the loop, and what is not.
+/// Collectives inside and outside of a loop over micro-batches.
 #[test]
 fn gradient_accumulation_communicates_once() -> Result<()> {
     setup();

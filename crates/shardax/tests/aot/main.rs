@@ -356,7 +356,7 @@ fn shape_dtype_structs_can_have_shardings() -> Result<()> {
     let x = shape_dtype_struct_on([16, 4], DType::F32, split(&mesh, P!["i"]));
     let lowered = jit(|x: Array, y: Array| (x + y).sum(..)).lower((&x, shape_dtype_struct([4], DType::F32)))?;
     assert!(lowered.as_text().contains("sdy.sharding = #sdy.sharding<@mesh, [{\"i\"}, {}]>"), "{}", lowered.as_text());
-    // A mesh that is given by its shape alone is found there.
+    // An abstract mesh takes its devices from the arguments.
     let abstract_mesh = AbstractMesh::new([("i", 8)]);
     let total = shard_map(|x: Array| psum(x, "i"), &abstract_mesh).in_specs(P!["i"]).out_specs(P![]);
     assert_eq!(jit(total).lower(&x)?.out_info().leaves()[0].shape.as_slice(), [2, 4]);

@@ -69,7 +69,7 @@ fn derivatives_use_the_rules_derivative() -> Result<()> {
     assert_eq!((y.to_vec::<f32>()?, t.to_vec::<f32>()?), (vec![0.0, 10.0, 40.0], vec![0.0, 20.0, 80.0]));
     let (y, t) = jvp(vmap(f.clone()), (x(), x()), (x(), x()))?;
     assert_eq!((y.to_vec::<f32>()?, t.to_vec::<f32>()?), (vec![0.0, 10.0, 40.0], vec![0.0, 20.0, 80.0]));
-    // A tangent that alone is batched.
+    // Only the tangent is batched.
     let g = f.clone();
     let pushed = vmap(move |t: Array| Ok::<_, shardax::Error>(jvp(g.clone(), (3.0f32, 2.0f32), (t.clone(), t))?.1));
     assert_eq!(values(pushed.call(x()))?, [0.0, 50.0, 100.0]);

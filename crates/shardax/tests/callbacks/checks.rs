@@ -233,7 +233,7 @@ fn custom_rules_stay() -> Result<()> {
     assert_eq!(user(|x: Array| jvp_rule.call(x), -1.0f32), says("-1.0", "-2.0"));
     assert_eq!(user(|x: Array| vjp_rule.call(x), -1.0f32), says("-1.0", "-2.0"));
     let (d, error) = slope_of_checked(&|x| checkify(|x: Array| jvp_rule.call(x)).call(x))?;
-    // The rule stands for the function, without its checks.
+    // The rule replaces the function, including its checks.
     assert_eq!((d.item::<f32>()?, error.get()?), (7.0, None));
     let (d, error) = slope_of_checked(&|x| checkify(|x: Array| vjp_rule.call(x)).call(x))?;
     assert_eq!((d.item::<f32>()?, error.get()?), (9.0, None));
@@ -263,7 +263,7 @@ fn mistakes_of_numbers_are_found() -> Result<()> {
     assert_eq!(error_of(|x: Array| &x / (&x - &x), -1.0f32, Checks::FLOAT), zero);
     assert_eq!(error_of(|x: Array| (&x - &x) / (&x - &x), -1.0f32, Checks::NAN), nan_by("div"));
     assert_eq!(error_of(|x: Array| &x / (&x - &x), -1.0f32, Checks::NAN), None);
-    // Only what is asked for: the check of the user's is left out here.
+    // Only the requested checks are added. The user's own check is not among them.
     fn with_log(x: Array) -> Result<(Array, Array)> {
         Ok((positive(x.clone())?, x.log()))
     }

@@ -44,7 +44,7 @@ fn checks_of_nans_and_infinities() -> Result<()> {
     says(value_and_grad(bad).call(-1.0f32), log);
     says(jit(value_and_grad(bad)).call(-1.0f32), log);
     says(jit(vmap(bad)).call(array([1.0f32, -1.0])), log);
-    // JAX names the loop or the branch alone here, and of several devices nothing.
+    // JAX names only the loop or the branch, and nothing for several devices.
     says(jit(|x: Array| scan_n(|c: Array| (bad(c), ()), x, 3)).call(-1.0f32), log);
     says(jit(|x: Array| fori_loop(0, 3, |_: Array, c: Array| bad(c), x)).call(-1.0f32), log);
     says(jit(|x: Array| cond(x.greater(5), |x: Array| x, bad, x)).call(-1.0f32), log);

@@ -53,7 +53,7 @@ fn names_are_jaxs_under_every_transformation() -> Result<()> {
     fn rows() -> Array {
         ones([3, 4])
     }
-    // The expected names are those that JAX writes for the same program.
+    // JAX writes the expected names for the same program.
     check(scoped, x(), &["jit(scoped)/outer/inner/sin", "jit(scoped)/outer/mul", "jit(scoped)/add"]);
     check(
         grad(total),
@@ -111,7 +111,7 @@ fn names_go_into_loops_branches_and_devices() -> Result<()> {
     fn x() -> Array {
         arange(0..8).astype(DType::F32)
     }
-    // The expected names are those that JAX writes for the same program.
+    // JAX writes the expected names for the same program.
     check(
         looped,
         x(),

@@ -29,7 +29,7 @@ fn aligned_vectors_are_taken_over_and_read_in_place() -> Result<()> {
         assert_eq!(view[..], want);
         assert_eq!(view.as_ptr() == at, aligned);
         drop(view);
-        // Computing with it, and giving its memory away, changes nothing of what was there.
+        // Computing with the array and donating it do not change the original elements.
         assert_eq!(jit(|x: Array| x + 1).call(&x)?.item_at(n - 1)?, n as f32);
         let y = jit(|x: Array| x * 2).donate_argnums([0]).call(x)?;
         assert_eq!(y.item_at(3)?, 6.0);

@@ -305,7 +305,7 @@ fn axis_index_over_two_axes_is_row_major() -> Result<()> {
 #[test]
 fn ppermute_with_axes_out_of_mesh_order() -> Result<()> {
     setup();
-    // JAX rejects tuples that are not in the mesh's order; here they mean what they say: the first name is major.
+    // JAX rejects tuples that are not in the order of the mesh. Here the first name is major.
     let mesh = make_mesh([("i", 4), ("j", 2)])?;
     let f = shard_map(|x: Array| ppermute(x, ("j", "i"), [(0, 1)]), &mesh)
         .in_specs(P![("j", "i")])

@@ -77,7 +77,7 @@ fn a_group_is_an_axis() -> Result<()> {
     Ok(())
 }
 
-/// A participant that is alone in its group keeps its value.
+/// The only participant of a group keeps its value.
 #[test]
 fn groups_of_one() -> Result<()> {
     setup();

@@ -82,7 +82,7 @@ fn gradients_in_nests() -> Result<()> {
     Ok(())
 }
 
-/// A vmapped axis that the collective does not name stays what it is.
+/// A collective does not change a vmapped axis that it does not name.
 #[test]
 fn batched_over_another_axis() -> Result<()> {
     setup();

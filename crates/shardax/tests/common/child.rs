@@ -14,7 +14,7 @@ pub struct Ended {
     pub err: String,
 }
 
-/// The command that runs an ignored test of this binary alone.
+/// Returns the command that runs only one ignored test of this binary.
 pub fn command(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
     command.args(["--exact", test, "--ignored", "--nocapture", "-q"]);
@@ -70,7 +70,8 @@ impl Drop for Folder {
     }
 }
 
-/// A plugin that fails where the environment asks for it (`faulty_plugin.c`), and the variables that have it used. `None`
+/// A plugin that fails where the environment asks for it (`faulty_plugin.c`), and the variables that have it used.
+/// `None`
 /// where there is no C compiler.
 pub fn faulty_plugin(folder: &Path) -> Option<Vec<(&'static str, PathBuf)>> {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../shardax-pjrt/tests/common/faulty_plugin.c");

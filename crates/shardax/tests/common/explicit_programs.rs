@@ -1,10 +1,11 @@
-//! Six usual programs over axes `x` and `y` of type `Explicit`, each with the scalars that JAX 0.10.2 gives: they run on one
+//! Six usual programs over axes `x` and `y` of type `Explicit`, each with the scalars that JAX 0.10.2 gives: they run
+//! on one
 //! process and on several, and compile for accelerators.
 
 use shardax::lax::{self, DotOptions};
 use shardax::prelude::*;
 
-/// `sin(i * a + b)` of a shape, put to a spec; or its type alone.
+/// Returns `sin(i * a + b)` in this shape and with this spec, or only its type.
 pub type Make<'a> = &'a dyn Fn(&[usize], f32, f32, PartitionSpec) -> Result<Array>;
 
 pub struct Program {

@@ -1,4 +1,4 @@
-//! Arrays to test with, and what they hold.
+//! Arrays for tests, and their elements.
 
 use shardax::Error;
 use shardax::prelude::*;

@@ -1,4 +1,5 @@
-//! Checkpoints: the values and gradients equal those without a checkpoint; only the stored and the recomputed values differ.
+//! Checkpoints: the values and gradients equal those without a checkpoint; only the stored and the recomputed values
+//! differ.
 
 use shardax::prelude::*;
 
@@ -259,14 +260,15 @@ fn gated() -> impl Function<(Array,), Output = Array> {
             (x * &gate, gate)
         },
         |gate: Array, (x,): (Array,)| (&x * &gate, (x.logistic(), x, gate)),
-        // The logistic function is here to be found in programs; the slope needs the gate alone.
+        // The program contains the logistic function as an operation. Its slope needs only the gate.
         |(marker, x, gate): (Array, Array, Array), ct: Array| {
             (ct * (&gate + x * (1 - gate.square())) + marker.greater(2).astype(DType::F32),)
         },
     )
 }
 
-/// Under `checkpoint` only the residuals of `fwd` are saved, whatever the policy is: the recomputation has no hyperbolic tangent.
+/// Under `checkpoint` only the residuals of `fwd` are saved, whatever the policy is: the recomputation has no
+/// hyperbolic tangent.
 /// JAX 0.12's `defremat` has the same slopes.
 #[test]
 fn defremat_recomputes_by_its_own_rule() -> Result<()> {

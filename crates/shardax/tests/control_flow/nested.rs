@@ -430,7 +430,7 @@ fn custom_functions_of_plain_values_just_run() -> Result<()> {
     setup();
     close(&odd(array(1.0f32), array(2.0f32))?, &[2.0 * 1f64.sin()]);
     close(&jit(odd).call((1.0f32, 2.0f32))?, &[2.0 * 1f64.sin()]);
-    // A rule that is not linear in what it leaves out: only the value is asked for.
+    // The rule is not linear in the argument that it ignores, so only the value is compared.
     let never = custom_jvp(|x: Array| x * 2).defjvp(|_: (Array,), _: (Array,)| -> Result<(Array, Array)> {
         Err(shardax::Error::new(shardax::ErrorKind::Value, "asked"))
     });
@@ -443,7 +443,7 @@ fn custom_functions_of_plain_values_just_run() -> Result<()> {
 #[test]
 fn a_rule_may_return_a_constant_tangent() -> Result<()> {
     setup();
-    // Rounding that gradients do not pass, before a function that has a reverse rule alone.
+    // Rounding has no gradient. It precedes a function that has only a reverse rule.
     fn rounded(x: Array) -> Result<Array> {
         custom_jvp(|x: Array| x.round()).defjvp(|(x,): (Array,), (t,): (Array,)| (x.round(), zeros_like(&t))).call(x)
     }

@@ -1,4 +1,4 @@
-//! Mistakes with `jit`, `vmap`, `grad` and the other transformations, alone and nested.
+//! Mistakes with `jit`, `vmap`, `grad` and the other transformations, also if they are nested.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

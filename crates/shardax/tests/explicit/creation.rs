@@ -27,7 +27,7 @@ fn broadcasted_iota_with_sharding() -> Result<()> {
     Ok(())
 }
 
-/// A maker of an array, the sharding that is asked for, and the type that it gives.
+/// A function that creates an array, the requested sharding, and the expected type.
 type Made = (&'static str, fn() -> Array, PartitionSpec, &'static str);
 
 #[test]
@@ -240,7 +240,7 @@ fn one_hot_with_sharding() -> Result<()> {
     Ok(())
 }
 
-/// As JAX 0.12.0.1, which gives its sharding to the edges as well, and therefore rejects split counts.
+/// As in JAX 0.12.0.1, the edges have the same sharding as the counts, so split counts are rejected.
 #[test]
 fn histogram_with_sharding() -> Result<()> {
     let (_, _mesh) = mesh(4);

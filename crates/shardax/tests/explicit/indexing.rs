@@ -49,7 +49,7 @@ fn indices_sharded_gather_error() {
         "{text}"
     );
     assert!(text.contains("`x.at(index).out_sharding(spec).get()`"), "{text}");
-    // Whole indices read whole dimensions of what is split over others.
+    // An index of an entire dimension works if other dimensions are split.
     assert_eq!(typed(&num(&[16, 8], 0.3, 0.0, P![None, "y"]).get(&tokens(P![]))), "float32[4,6,8@y]");
 }
 

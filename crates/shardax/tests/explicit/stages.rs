@@ -42,7 +42,7 @@ fn lowered_compiled_saved_and_loaded() -> Result<()> {
     // Arrays of another type are rejected.
     let text = compiled.call((&reshard(x.clone(), P!["y"]), &w)).unwrap_err().to_string();
     assert!(text.contains("P('y'") && text.contains("P('x',)"), "{text}");
-    // Types alone: with a sharding, and as an abstract evaluation gives them.
+    // Arguments without values: types with a sharding, and results of `eval_shape`.
     fn like(shape: &[usize], spec: PartitionSpec, mesh: &Mesh) -> Array {
         shape_dtype_struct_on(shape, DType::F32, NamedSharding::new(mesh, spec))
     }
@@ -51,7 +51,8 @@ fn lowered_compiled_saved_and_loaded() -> Result<()> {
     Ok(())
 }
 
-/// The six usual programs have JAX's numbers compiled, operation by operation, ahead of time, loaded from bytes and exported.
+/// The six usual programs have JAX's numbers compiled, operation by operation, ahead of time, loaded from bytes and
+/// exported.
 #[test]
 fn six_programs_in_every_way() -> Result<()> {
     type Read = Exported<(Vec<Array>,), Vec<Array>>;

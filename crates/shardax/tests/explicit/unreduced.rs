@@ -345,7 +345,7 @@ fn maps_over_all_axes_take_and_return_addends() -> Result<()> {
     let apart = shard_map(|a: Array| a.sum(0), None).out_specs(P!["y"].unreduced(["x"]));
     let sums = jit(apart).call(&x)?;
     assert_eq!(typed(&sums), "float32[8@y]{U:x}");
-    // The parts are those of JAX 0.10.2.
+    // The parts equal the parts of JAX 0.10.2.
     assert_eq!(shards(&sums)[..2], [vec![48.0, 52.0], vec![56.0, 60.0]]);
     assert_eq!(shards(&sums)[4], [176.0, 180.0]);
     let want: Vec<f32> = (0..8).map(|i| 224.0 + 8.0 * i as f32).collect();
@@ -354,7 +354,7 @@ fn maps_over_all_axes_take_and_return_addends() -> Result<()> {
     let joined = jit(move |u: Array| total.call(u));
     assert_eq!(typed(&joined.call(&sums)?), "float32[8@y]");
     same(&joined.call(&sums)?, &want);
-    // The gradient of a sum is that of each addend.
+    // The gradient of a sum is the gradient of each addend.
     let g = jit(grad(move |u: Array| joined.call(u).map(|y| (y * 3).sum(..)))).call(&sums)?;
     assert_eq!((typed(&g), host(&g)), ("float32[8@y]{R:x}".into(), vec![3.0; 8]));
     Ok(())

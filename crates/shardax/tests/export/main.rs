@@ -62,7 +62,7 @@ fn same(a: &Array, b: &Array) {
 
 type Forward = Exported<(Model, Array), (Array, BTreeMap<String, Array>)>;
 
-/// Structures with maps, options, numbers and configuration come back; results are the same bits.
+/// Structures with maps, options, numbers and configuration are restored, and results have the same bits.
 #[test]
 fn trees_come_back() -> Result<()> {
     setup();
@@ -75,9 +75,9 @@ fn trees_come_back() -> Result<()> {
     assert_eq!(seen.keys().collect::<Vec<_>>(), ["layer 0", "layer 1"]);
     all.iter().for_each(|(name, x)| same(x, &seen[name]));
     assert_eq!(read.in_avals().map(|(path, _)| path).last(), Some("[1]"));
-    // Written again it is the same file.
+    // A function that was read is written as the same file.
     assert_eq!(read.serialize()?, bytes);
-    // Inside of others.
+    // The function inside of another function.
     let doubled = jit(|m: Model, x: Array| Ok(read.call((m, x * 2))?.0 * 3)).call((model(), x.clone()))?;
     let want = jit(|m: Model, x: Array| forward(m, x * 2).0 * 3).call((model(), x))?;
     assert!(allclose(doubled, want, 1e-6, 1e-6)?);
@@ -156,7 +156,8 @@ fn rows_one_after_the_other() -> Result<()> {
     Ok(())
 }
 
-/// Over eight devices, by the compiler and by `shard_map`, alone and within a larger program.
+/// Functions over eight devices, partitioned by the compiler or a `shard_map`, run by themselves and in a larger
+/// program.
 #[test]
 fn programs_over_many_devices() -> Result<()> {
     setup();

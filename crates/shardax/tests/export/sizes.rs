@@ -1,4 +1,4 @@
-//! Open sizes of what is exported here.
+//! Symbolic sizes of exported functions.
 
 use shardax::export::{ExportOptions, Exported, export, symbolic_dim_bounds};
 use shardax::nn;
@@ -134,7 +134,8 @@ fn rejected(f: &dyn Fn(Array) -> Array, spec: &str) -> (Option<u32>, String) {
     (error.location().map(|at| at.line()), text)
 }
 
-/// Functions that are not one program of all sizes are rejected with the user's line, and so are sizes that nothing was traced for.
+/// Functions that are not one program of all sizes are rejected with the user's line, and so are sizes that nothing was
+/// traced for.
 #[test]
 fn programs_that_are_not_of_all_sizes_are_rejected() -> Result<()> {
     setup();
@@ -213,7 +214,7 @@ fn the_largest_open_sizes_take_no_memory() -> Result<()> {
     Ok(())
 }
 
-/// Files whose sizes or texts were changed are errors: their digest says so, and what is read is checked.
+/// Files with changed sizes or texts are errors, because of their digest and because their contents are checked.
 #[test]
 fn damaged_files_of_open_sizes() -> Result<()> {
     setup();

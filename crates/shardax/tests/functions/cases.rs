@@ -130,7 +130,7 @@ fn case(ty: Type, shape: &[usize], number: usize) -> Case {
     }
 }
 
-/// The case with these arrays, which have a type alone or are traced, in place of its own.
+/// Returns the case with these arrays instead of its own. They are traced, or have only types.
 fn with_arrays(case: &Case, [x, y, mask, places, key]: [Array; 5]) -> Case {
     Case { x, y, mask, places, key, ..case.clone() }
 }
@@ -150,7 +150,7 @@ fn describe(name: &str, case: &Case) -> String {
     )
 }
 
-/// Calls, and what was wrong with them. What is being called is watched, so that a call that never ends has a name.
+/// The calls and their faults. A watchdog knows the current call, so that it can name a call that does not end.
 struct Calls {
     now: std::sync::Arc<Mutex<Option<(String, Instant)>>>,
     failures: Vec<String>,
@@ -305,7 +305,8 @@ pub fn transformed() {
     calls.report();
 }
 
-/// A few cases of every sixteenth function (in complete runs of every one), run: the results have the types that were traced, and as many bytes as those say.
+/// A few cases of every sixteenth function (in complete runs of every one), run: the results have the types that were
+/// traced, and as many bytes as those say.
 pub fn executed() {
     let mut calls = Calls::new();
     let types = types();

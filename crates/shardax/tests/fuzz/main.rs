@@ -1,7 +1,9 @@
-//! Random programs against JAX: `tools/fuzz` makes them with JAX's answers, from the operations of the golden tests; here
+//! Random programs against JAX: `tools/fuzz` makes them with JAX's answers, from the operations of the golden tests;
+//! here
 //! they run in their modes, and differences are reported by operation and mode, and as Rust source.
 //!
-//! The committed programs run in `cargo test`, one of twenty; `cargo xtask fuzz` makes and runs more (`SHARDAX_TEST_FUZZ_FILE`).
+//! The committed programs run in `cargo test`, one of twenty; `cargo xtask fuzz` makes and runs more
+//! (`SHARDAX_TEST_FUZZ_FILE`).
 
 #[path = "../golden_support/mod.rs"]
 #[allow(dead_code, unused_imports)]
@@ -193,7 +195,8 @@ fn run_all(cases: &[Case]) -> Vec<Failure<'_>> {
     found
 }
 
-/// Runs the programs of a group as one, most groups with quick options. Of these about two of 1,000 programs are rounded
+/// Runs the programs of a group as one, most groups with quick options. Of these about two of 1,000 programs are
+/// rounded
 /// otherwise: what differs runs once more as users compile it.
 fn run<'a>(i: usize, group: &[&Program<'a>]) -> Vec<Failure<'a>> {
     let options = mostly_quick(i);
@@ -231,7 +234,7 @@ fn results(group: &[&Program], options: &[(&str, CompilerOption)]) -> Result<Vec
     }
 }
 
-/// Runs programs as one. Where that fails, they are halved until the ones at fault are alone.
+/// Runs several programs as one. If that fails, the list is halved until only the failing programs remain.
 fn run_with<'a>(group: &[&Program<'a>], results: &dyn Fn(&[&Program]) -> Result<Vec<Array>>) -> Vec<Failure<'a>> {
     let failure = match catch_unwind(AssertUnwindSafe(|| results(group))) {
         Ok(Ok(outs)) => {
@@ -251,7 +254,7 @@ fn run_with<'a>(group: &[&Program<'a>], results: &dyn Fn(&[&Program]) -> Result<
             let operations = program.steps.iter().map(|s| s.name()).collect::<Vec<_>>().join(" ");
             vec![Failure { program: program.case, operations, what: failure }]
         }
-        // Halves the group until the failing program is alone.
+        // Halves the group until only the failing program remains.
         _ => {
             let (a, b) = group.split_at(group.len() / 2);
             let mut found = run_with(a, results);
@@ -291,7 +294,8 @@ fn minimal<'a, 'b>(failures: &'b [Failure<'a>]) -> Vec<&'b Failure<'a>> {
     smallest.into_values().collect()
 }
 
-/// Prints counts by mode, and failures by mode and operation; for `cargo xtask fuzz` also a file (`SHARDAX_TEST_FUZZ_REPORT`).
+/// Prints counts by mode, and failures by mode and operation; for `cargo xtask fuzz` also a file
+/// (`SHARDAX_TEST_FUZZ_REPORT`).
 fn report(cases: &[Case], failures: &[Failure], seconds: f64) {
     let modes = count(cases.iter().map(|c| c.op.clone()));
     let blamed = count(minimal(failures).iter().map(|f| format!("{} of {}", f.program.op, f.operations)));

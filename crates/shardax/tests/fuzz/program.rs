@@ -52,7 +52,7 @@ impl Step {
         &self.case
     }
 
-    /// The function, which a few families choose by the types of what it takes.
+    /// The function. A few families choose it by the types of its operands.
     pub fn function(&self, operands: &[Array]) -> Option<Fun> {
         fn host(dtype: DType, shape: &[usize]) -> Host {
             Host { dtype, shape: shape.to_vec(), bytes: Vec::new() }
@@ -130,7 +130,7 @@ impl<'a> Program<'a> {
         })
     }
 
-    /// The operation to blame for result `k`, as far as it is known: of what is differentiated, all.
+    /// Returns the operations that may be wrong if result `k` differs. For a derivative these are all operations.
     pub fn blamed(&self, k: usize) -> String {
         let owner = self.results.get(k).and_then(|v| self.owner(*v));
         match owner {

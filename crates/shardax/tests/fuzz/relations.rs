@@ -1,5 +1,7 @@
-//! Ways to run a program that must not change what it computes: eagerly or compiled, alone or in a batch, replicated or split, with its
-//! intermediate values or recomputing them, from a file or not, and with operands in rare states. The committed programs have answers, so none of this needs JAX.
+//! Ways to run a program that must not change what it computes: eagerly or compiled, alone or in a batch, replicated or
+//! split, with its
+//! intermediate values or recomputing them, from a file or not, and with operands in rare states. The committed
+//! programs have answers, so none of this needs JAX.
 
 use std::collections::BTreeMap;
 
@@ -118,7 +120,8 @@ pub fn programs() -> Vec<Case> {
 
 /// Runs the programs that these numbers stand for; returns the count of each way, and what differs.
 ///
-/// With `quick` they are compiled quickly, all but eager operations, and programs that differ run once more as users have them:
+/// With `quick` they are compiled quickly, all but eager operations, and programs that differ run once more as users
+/// have them:
 /// a last bit decides in a few.
 pub fn check(
     cases: &[Case],
@@ -173,7 +176,7 @@ fn allowed(program: &Program, way: Way) -> bool {
         Way::Eager | Way::Compiled | Way::Split => true,
         // Tangents have the types of operands.
         _ if way.is_typed() => matches!(program.mode, "jit" | "grad" | "vmap"),
-        // What reads values while it is traced runs eagerly alone.
+        // Functions that read values while they are traced can only run eagerly.
         _ => program.mode != "eager",
     }
 }

@@ -1,5 +1,7 @@
-//! Operands in states that few programs have: split, over axes of size 1, reduced and unreduced over axes of type `Explicit`,
-//! and the same or varying inside of `shard_map`. The results equal the results of one device, or the program is rejected for its
+//! Operands in states that few programs have: split, over axes of size 1, reduced and unreduced over axes of type
+//! `Explicit`,
+//! and the same or varying inside of `shard_map`. The results equal the results of one device, or the program is
+//! rejected for its
 //! shardings.
 
 use shardax::prelude::*;
@@ -49,7 +51,7 @@ fn replicate(y: Array) -> Array {
 fn is_about_shardings(error: &Error) -> bool {
     match error.kind() {
         ErrorKind::Sharding | ErrorKind::NotImplemented | ErrorKind::Indivisible => true,
-        // The shardings of a loop's carry differ in what is reduced.
+        // The shardings of a loop's carry differ in their reduced axes.
         ErrorKind::Type => {
             let parts = ["carry input and carry output must have equal types", "the shardings do not match"];
             parts.iter().all(|part| error.message().contains(part))

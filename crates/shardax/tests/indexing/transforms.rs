@@ -55,7 +55,7 @@ fn gradients() -> Result<()> {
     check_gradient("number", |x| x.get((1, -1)), &x)?;
     check_gradient("range", |x| x.get(s![..;-1, 1..]) * 3.0, &x)?;
     check_gradient("repeated rows", |x| x.get([1, 1, 0, -1]), &x)?;
-    // As in JAX, what is read beyond the bounds is the nearest, and its cotangent goes nowhere.
+    // As in JAX, a position out of bounds reads the nearest element, and its cotangent is dropped.
     let clamped = grad(|x: Array| x.get([5, 0]).square().sum(..)).call(&x)?;
     assert_eq!(floats(&clamped), [1.0, -2.0, 4.0, 0.0, 0.0, 0.0]);
     check_gradient("points", |x| x.get(([0, 1, 1], [2, 2, 2])), &x)?;

@@ -47,7 +47,8 @@ const CASES: [Case; 6] = [
 
 const BLOCKWISE: Option<Implementation> = Some(Implementation::Blockwise);
 
-/// Several blocks of queries and of keys, the last of them not full, blocks outside of the window, queries that see no key.
+/// Several blocks of queries and of keys, the last of them not full, blocks outside of the window, queries that see no
+/// key.
 const IN_BLOCKS: [Case; 4] = [
     Case(&[2, 1100, 2, 8], &[2, 1100, 1, 8], 4, None, CAUSAL, BLOCKWISE),
     Case(&[1, 600, 4, 8], &[1, 1100, 2, 8], 12, Some(&[1, 1, 600, 1100]), ALL, BLOCKWISE),
@@ -57,7 +58,8 @@ const IN_BLOCKS: [Case; 4] = [
 
 const FLASH: Option<Implementation> = Some(Implementation::Flash);
 
-/// Several blocks, the last of them not full, blocks outside of the window, queries that see no key; heads that are packed
+/// Several blocks, the last of them not full, blocks outside of the window, queries that see no key; heads that are
+/// packed
 /// and that are not, several for one of the keys.
 const BY_FLASH: [Case; 3] = [
     Case(&[1, 300, 2, 8], &[1, 300, 1, 8], 128, None, CAUSAL, FLASH),
@@ -148,7 +150,7 @@ fn first_derivatives(case: &Case, what: &str) -> Result<()> {
     }
     type Gradients = (Array, Array, Array);
 
-    // One program for all that the formula computes: alone, each of its operations would be compiled.
+    // The formula is one program, because otherwise each of its operations would be compiled separately.
     let reference = jit(move |q: Array, k: Array, v: Array| -> Result<(Array, Array, Gradients, Array)> {
         let (y, sums) = logsumexp(formula(q.clone(), k.clone(), v.clone()));
         let gradient = grad(|q, k, v| number(&formula, q, k, v)).argnums(argnums).call((&q, &k, &v))?;
@@ -164,7 +166,8 @@ fn first_derivatives(case: &Case, what: &str) -> Result<()> {
     let result = jit(grad(move |q, k, v| number(&ours, q, k, v)).argnums(argnums)).call(args(plain.clone()))?;
     pairs(result, gradient, 5e-6, "gradient");
 
-    // Of the queries alone, and forward; and the gradient as a linear function of its cotangent, turned round: the tangent.
+    // Of the queries alone, and forward; and the gradient as a linear function of its cotangent, turned round: the
+    // tangent.
     let tangents = jit(move |q: Array, k: Array, v: Array| -> Result<(Array, Array)> {
         let attend = |q: Array, k: Array| ours(q, k, v.clone())[0].clone();
         let (y, forward) = jvp(attend, (&q, &k), (along(&q), along(&k)))?;
@@ -332,7 +335,8 @@ fn in_a_process_with_attention_by_cpu_kernels() -> Result<()> {
         jit(attend).call((device_put(&q, &sharding)?, device_put(&k, &sharding)?, device_put(&v, &sharding)?))?;
     assert_near(&split, &want, 1e-6, "split by the compiler");
 
-    // Up to four queries are computed one by one. A few more, and programs that others are to run, have the plain operations.
+    // Up to four queries are computed one by one. A few more, and programs that others are to run, have the plain
+    // operations.
     for (queries, by_kernel) in [(1, true), (4, true), (5, false)] {
         let few = q.get((.., ..queries));
         let text = jit(attend).lower((&few, &k, &v))?.as_text().to_string();

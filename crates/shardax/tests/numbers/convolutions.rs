@@ -152,7 +152,7 @@ fn odd(random: &mut Random, x: &Array) -> Array {
     Array::from_vec(values, x.shape()).unwrap()
 }
 
-/// Run in processes of their own, with the kernels and without: what they print must be equal.
+/// The cases run in separate processes with and without the kernels, which must print the same.
 #[test]
 #[ignore = "the tests below run it"]
 fn prints_convolutions_of_whole_numbers() {
@@ -298,7 +298,7 @@ fn in_a_process_with_the_kernels() {
         let [x_split, ct_split] = [&x, &ct].map(|x| device_put(x, &split).unwrap());
         assert_eq!(bits(passes.call((&x_split, &w, &ct_split)).unwrap()), bits(passes.call((&x, &w, &ct)).unwrap()));
     }
-    // A requested precision is that of sums of products.
+    // A requested precision applies to the sums of products.
     let (x, w) = (random.noise(&[1, 8, 8, 32]), random.noise(&[3, 3, 32, 32]));
     for (precision, name) in
         [(Precision::Default, "shardax_winograd_convolution"), (Precision::Highest, "shardax_convolution")]

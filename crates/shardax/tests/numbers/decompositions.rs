@@ -24,8 +24,10 @@ fn distance(found: &Array, want: &Array) -> Array {
     (found - want).astype(DType::F64).abs().max(over(..).initial(0))
 }
 
-/// The differences of products of factors from what was factored: of QR, of what is below the diagonal of R, and of SVD, each
-/// without and with full factors, of Cholesky and of the eigenvectors. In one program, because each compiles for a while.
+/// The differences of products of factors from what was factored: of QR, of what is below the diagonal of R, and of
+/// SVD, each
+/// without and with full factors, of Cholesky and of the eigenvectors. In one program, because each compiles for a
+/// while.
 fn factors(a: &Array) -> Result<Vec<Array>> {
     let mut errors = Vec::new();
     for full in [false, true] {
@@ -66,7 +68,7 @@ fn in_a_process_with_cpu_kernels() -> Result<()> {
             }
         }
     }
-    // What is not finite, and what is not positive definite.
+    // Matrices that are not finite, or not positive definite.
     for (a, what) in [(array([[1.0f32, f32::NAN], [0.0, 1.0]]), "not finite"), (-eye(2), "negative")] {
         let (q, r) = linalg::qr(&a);
         let (u, s, vt) = linalg::svd(&a);

@@ -123,7 +123,7 @@ fn eigenvalues_of_non_finite_matrices_are_nan() {
         same(&w, &[f64::NAN; 2]);
         same(&v, &[f64::NAN; 4]);
     }
-    // One bad matrix of a batch leaves the others alone.
+    // A non-finite matrix does not change the other matrices of a batch.
     let two = np::stack(&[np::eye(2) * 3, np::full_like(&np::eye(2), NAN)], 0);
     same(&linalg::eigvalsh(two), &[3.0, 3.0, f64::NAN, f64::NAN]);
 }
@@ -233,7 +233,8 @@ const DEFAULT_OPTIONS: [(&str, CompilerOption); 3] = [
     ("xla_llvm_disable_expensive_passes", CompilerOption::Bool(false)),
 ];
 
-/// The compiler divides the loop over a choice of entire rows in two, one of which computes `exp` of the constant NaN: it
+/// The compiler divides the loop over a choice of entire rows in two, one of which computes `exp` of the constant NaN:
+/// it
 /// returned memory that nothing had been written to (in JAX too).
 #[test]
 fn exp_of_rows_of_nan_is_nan() -> Result<()> {
@@ -254,7 +255,8 @@ fn exp_of_rows_of_nan_is_nan() -> Result<()> {
     Ok(())
 }
 
-/// In one kernel with the choice, `exp` of a NaN that is a constant was memory that nothing had been written to (in JAX too).
+/// In one kernel with the choice, `exp` of a NaN that is a constant was memory that nothing had been written to (in JAX
+/// too).
 #[test]
 fn exp_of_a_chosen_nan_is_nan() -> Result<()> {
     setup();

@@ -1,4 +1,5 @@
-//! `log1p`, the inverse hyperbolic functions and the inverse error function, which are programs on CPU, at special numbers and
+//! `log1p`, the inverse hyperbolic functions and the inverse error function, which are programs on CPU, at special
+//! numbers and
 //! next to their edges.
 
 use shardax::numpy::{arcsinh, arctanh, erf, erf_inv, log1p};
@@ -84,7 +85,7 @@ fn logarithms_of_all_magnitudes() -> Result<()> {
     Ok(())
 }
 
-/// The error function of float64 gives the number back, where its slope does not magnify the rounding of the result.
+/// The error function in float64 inverts the result, except where its slope magnifies the rounding.
 #[test]
 fn inverse_error_function_of_all_magnitudes() -> Result<()> {
     setup();

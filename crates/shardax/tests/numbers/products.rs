@@ -1,4 +1,4 @@
-//! Products and sums that the CPU kernels compute for XLA: each element is what it should be.
+//! Products and sums that the CPU kernels compute for XLA equal the expected elements.
 
 use super::common::child;
 use super::*;
@@ -21,7 +21,8 @@ fn text_and_numbers(spec: &str, a: &Array, b: &Array) -> (String, Vec<f64>) {
     (f.lower((a, b)).unwrap().as_text().to_string(), floats(&f.call((a, b)).unwrap()))
 }
 
-/// A loop that multiplies a few rows by a transposed matrix transposes the matrix in a function, so that XLA does so before the loop.
+/// A loop that multiplies a few rows by a transposed matrix transposes the matrix in a function, so that XLA does so
+/// before the loop.
 fn products_of_steps() {
     // The product depends on the sum, since others are computed for all steps at once.
     fn step(sum: &Array, x: &Array, w: &Array, has_transpose: bool) -> Array {
@@ -94,7 +95,8 @@ fn in_a_process_with_cpu_kernels() {
     let (text, found) = text_and_numbers("ij,kj->ik", &whole::<f32>(&[64, 300], 1), &whole::<f32>(&[400, 300], 2));
     assert!(text.contains("shardax_dot"), "{text}");
     assert_eq!(found, text_and_numbers("ij,kj->ik", &whole::<f64>(&[64, 300], 1), &whole::<f64>(&[400, 300], 2)).1);
-    // Of half precision where an operand is transposed: exact sums in f32 that are rounded once, of what is not finite too.
+    // Of half precision where an operand is transposed: exact sums in f32 that are rounded once, of what is not finite
+    // too.
     let mut odd = whole::<f32>(&[100, 130], 1).to_vec::<f32>().unwrap();
     (odd[7], odd[130 * 3 + 9], odd[130 * 9 + 11]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
     let [a, b] = [Array::from_vec(odd, &[100, 130]).unwrap(), whole::<f32>(&[100, 90], 2)];
@@ -352,7 +354,8 @@ fn few_rows() {
             let want = want.map(|x| if is_half { floats(&array(x).astype(dtype))[0] } else { x });
             assert_eq!(found, want.collect::<Vec<_>>(), "{dtype}, {spec}");
         }
-        // The matrix may be the left operand of a vector; more rows, and weights that were rounded to fewer bits, are XLA's.
+        // The matrix may be the left operand of a vector; more rows, and weights that were rounded to fewer bits, are
+        // XLA's.
         let (text, found) =
             text_and_numbers("kj,j->k", &weights(&[90, 200], dtype), &cast(operand_of(&[200], 1), is_half, dtype));
         assert!(text.contains("shardax_few_rows") && found.len() == 90, "{text}");
@@ -415,7 +418,8 @@ fn products_of_integers_in_groups() {
             assert_eq!(floats(&by_rows), expected, "{dtype}, {rows}");
             assert_eq!(floats(&some), floats(&take(&wide, [4, 0, 77], 0)));
         }
-        // Without minima, as the left operand of a vector, and with a gradient that multiplies with the other dimension.
+        // Without minima, as the left operand of a vector, and with a gradient that multiplies with the other
+        // dimension.
         let reference = jit(|w: Array, scales: Array, x: Array| scaled(&w, &scales).reshape([90, 192]).dot(x));
         let (w, scales, _) = &packed;
         let x = whole::<f32>(&[192], 5);

@@ -1,4 +1,4 @@
-//! Host data without a stated dtype: 64 bits alone, the other's dtype in company.
+//! Host data without a dtype: it has 64 bits by itself, and takes the dtype of the array that it is combined with.
 
 use shardax::prelude::*;
 use shardax::{jacfwd, nn};
@@ -121,7 +121,7 @@ fn sixty_four_bits_alone() -> Result<()> {
     Ok(())
 }
 
-/// Results computed from host data alone are weakly typed.
+/// Results that depend only on host data are weakly typed.
 #[test]
 fn operations_keep_the_type_weak() -> Result<()> {
     common::quick::setup();

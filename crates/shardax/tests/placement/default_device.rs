@@ -4,7 +4,7 @@ use shardax::default_device;
 
 use super::*;
 
-/// New arrays, operations and compiled functions go to the default device; what is committed stays where it is.
+/// New arrays, operations and compiled functions use the default device. Committed arrays stay on their device.
 #[test]
 fn uncommitted_arrays_use_the_default_device() -> Result<()> {
     setup();

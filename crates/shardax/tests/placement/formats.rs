@@ -1,4 +1,4 @@
-//! Formats of compiled programs: layouts that are given or the compiler's choice, what it is told, and what is rejected.
+//! Formats of compiled programs: requested layouts, the compiler's choice, and layouts that are rejected.
 
 use shardax::stages::LeafTree;
 use shardax::{AutoLayout, ErrorKind, Format, Layout, LayoutOptions, export};
@@ -54,7 +54,7 @@ fn compiled_programs_travel_with_their_layouts() -> Result<()> {
     assert_eq!(loaded.output_formats().leaves(), std::slice::from_ref(&to));
     let y = loaded.call(device_put(&cube(), &from)?)?;
     assert_eq!((y.format()?, y.to_vec::<f32>()?), (to, (cube() * 2.0).to_vec::<f32>()?));
-    // Types that stand for arrays say it too.
+    // A `shape_dtype_struct` can have a format too.
     let typed = shape_dtype_struct_on([2, 3, 4], DType::F32, &from);
     let compiled = jit(|x: Array| x * 2.0).lower(&typed)?.compile()?;
     assert_eq!(compiled.input_formats().leaves(), [Some(from.clone())]);
@@ -252,7 +252,8 @@ fn the_compiler_receives_the_layouts_of_jax() -> Result<()> {
     Ok(())
 }
 
-/// The layout mode in a part of a program's text. Layouts of arguments and results are attributes; constraints inside of the
+/// The layout mode in a part of a program's text. Layouts of arguments and results are attributes; constraints inside
+/// of the
 /// program are custom calls.
 fn layout_mode(part: &str) -> String {
     let mode = part.split_once("mhlo.layout_mode = \"").and_then(|(_, rest)| rest.split_once('"'));

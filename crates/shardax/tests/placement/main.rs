@@ -57,7 +57,7 @@ fn to_a_device_a_sharding_a_spec_or_nowhere() -> Result<()> {
     let _mesh = set_mesh(split.mesh());
     assert_eq!(spec(&device_put(&x, P!["x"])?)?, P!["x"]);
 
-    // Nowhere in particular: what is placed stays as it is, what is not is on the default device.
+    // Without a destination, a placed array keeps its devices, and an uncommitted array uses the default device.
     assert!(!device_put(&x, None)?.committed());
     assert_eq!(device_put(&moved, None)?.devices()?, all_devices[3..4]);
     let number = device_put(&Array::from(7), None)?;
@@ -79,7 +79,7 @@ fn device_put_does_not_copy_arrays_in_place() -> Result<()> {
     assert!(is_same_memory(y, &x)?);
     let x = device_put(&arange(0..16), &split)?;
     assert!(is_same_memory(device_put(&x, &NamedSharding::new(split.mesh(), P![("x",)]))?, &x)?);
-    // One device's copy of what is replicated.
+    // One device's copy of a replicated array.
     let x = device_put(&arange(0..16), &whole)?;
     assert!(is_same_memory(device_put(&x, &all_devices[5])?, &x)?);
     // Another layout is another array.
@@ -137,7 +137,7 @@ fn trees_of_shardings() -> Result<()> {
     }
     let (a, list, number) = device_put(&tree(), (&split, &whole, None))?;
     assert_eq!((spec(&a)?, spec(&list[0])?, spec(&list[1])?, number), (P!["x"], P![], P![], 3));
-    // Of kinds that differ, in lists of lists; `None` leaves a part alone.
+    // Destinations of different kinds in nested lists. `None` does not move a part.
     let (a, list, _) = device_put(&tree(), (&all_devices[2], vec![Some(ShardingLike::from(&split)), None], None))?;
     assert_eq!((a.devices()?, spec(&list[0])?, list[1].committed()), (all_devices[2..3].to_vec(), P!["x"], false));
 
@@ -224,7 +224,7 @@ fn donated_arrays_are_given_away() -> Result<()> {
     assert!(!good.is_deleted() && !bad.is_deleted());
     let (a, b) = donate.device_put(&(good.clone(), good.clone()), (&split, &whole))?;
     assert_eq!((ints(&a), ints(&b), good.is_deleted()), ((0..8).collect(), (0..8).collect(), true));
-    // A plain number has nothing to give.
+    // A plain number has no memory that could be donated.
     assert_eq!(donate.device_put(&Array::from(3), &whole)?.item::<i32>()?, 3);
     Ok(())
 }
@@ -278,7 +278,7 @@ fn inside_a_compiled_function_nothing_is_moved() -> Result<()> {
     let s = split.clone();
     let y = jit(move |x: Array| -> Result<Array> { Ok(device_put(&(x * 2), &s)? + 1) }).call(arange(0..8))?;
     assert_eq!(ints(&y), [1, 3, 5, 7, 9, 11, 13, 15]);
-    // But what is asked must be possible.
+    // An impossible request is an error.
     let s = split.clone();
     let wrong = jit(move |x: Array| device_put(&x, (&s, &s))).call(arange(0..8));
     fails(wrong, ErrorKind::Value, &["device_put device tree prefix error"]);

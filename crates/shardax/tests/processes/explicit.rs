@@ -54,7 +54,7 @@ fn values_move_by_their_types() {
     });
 }
 
-/// Two processes of four devices run these cases alone.
+/// Only jobs of two processes with four devices run these cases.
 #[test]
 fn two_processes_of_four_devices() {
     if std::env::var_os(JOB).is_some() {

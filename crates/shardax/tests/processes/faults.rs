@@ -89,7 +89,7 @@ pub fn child(what: &str) -> Result<()> {
             // It stays so.
             assert!(f.call(&x).and_then(|y| y.block_until_ready()).is_err());
             assert!(jit(|x: Array| x.min(..)).call(&x).is_err());
-            // What this process does alone goes on.
+            // Computations of this process alone still work.
             assert_eq!(arange(0..4).sum(..).item::<i32>()?, 6);
             return Err(error);
         }
@@ -153,7 +153,7 @@ pub fn child(what: &str) -> Result<()> {
             };
             let error = y.and_then(|y| y.block_until_ready()).unwrap_err();
             println!("[{rank} after {} s: {error}]", begun.elapsed().as_secs() / 15 * 15);
-            // The processes compute nothing together from now on, and each goes on alone.
+            // From now on the processes run no common program, and each continues by itself.
             fails(sum().and_then(|y| y.block_until_ready()), &["the disk is full"]);
             assert_eq!(arange(0..4).sum(..).item::<i32>()?, 6);
             // All of them have the error before the first ends the job.
@@ -300,7 +300,7 @@ fn processes_that_wait_at_different_computations_fail_at_once() {
     });
 }
 
-/// The others do not compute with the zeros that it would give them.
+/// The other processes must not compute with zeros in place of its values.
 #[test]
 fn a_callback_that_fails_on_one_process_is_an_error_on_all() {
     fn fails(case: &str) {

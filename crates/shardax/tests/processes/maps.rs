@@ -135,7 +135,7 @@ fn pmap_takes_and_returns_host_local_arrays() {
         assert_eq!(w.shape(), [2, d]);
         let sum = (0..process_count()).sum::<usize>() * d;
         assert_eq!(w.to_vec::<f32>()?, vec![sum as f32; 2 * d]);
-        // Devices of this process alone: nobody else takes part.
+        // A map over devices of this process does not involve other processes.
         let single = pmap(|x: Array| psum(x, "i")).axis_name("i").devices(local_devices()?).call(&ones(d))?;
         assert_eq!(single.to_vec::<f32>()?, vec![d as f32; d]);
         Ok(())

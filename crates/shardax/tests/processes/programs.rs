@@ -184,7 +184,7 @@ fn many_launches_keep_their_order() {
         let g = jit(|x: Array| x.clone() - x.min(..));
         let mut x = counted(device_count())?;
         let mut added = 0.0;
-        // Nobody waits for the ones before.
+        // No process waits for the previous programs.
         for i in 0..count {
             (x, added) = match i % 7 {
                 6 => (g.call(&x)?, 0.0),

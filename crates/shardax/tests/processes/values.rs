@@ -1,4 +1,4 @@
-//! Values that each process gives by itself to a program of all: the same on each, or an error on all.
+//! Values that each process passes to a program of all processes. If they differ, the call is an error on all.
 
 use std::time::{Duration, Instant};
 

@@ -84,7 +84,7 @@ fn pmap_under_a_context_mesh() -> Result<()> {
     Ok(())
 }
 
-/// Compiled ahead of time, `pmap` takes what it was compiled for.
+/// A `pmap` that is compiled ahead of time accepts the arguments for which it was compiled.
 ///
 /// JAX: `testLowerCompileArgTypeMismatch`.
 #[test]

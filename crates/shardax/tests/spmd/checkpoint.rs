@@ -1,4 +1,4 @@
-//! `checkpoint` alone, in loops, and inside and around `pmap` and `shard_map`.
+//! `checkpoint` by itself, in loops, and inside and around `pmap` and `shard_map`.
 
 use shardax::prelude::*;
 use shardax::program::Program;
@@ -75,7 +75,7 @@ fn checkpointed_functions_are_recomputed() -> Result<()> {
     let plain = make_program(grad(|x: Array| x.sin().sin().sin().sum(..)), noise(3))?;
     assert_eq!((count(&g, "optimization_barrier"), count(&plain, "optimization_barrier")), (1, 0), "{g}");
     assert!(count(&g, "sin") > count(&plain, "sin"), "{g}");
-    // The values that are kept for the way back: of each layer its operand alone.
+    // Only the operand of each layer is stored for the backward pass.
     let deep = |save: bool| {
         move |w: Array, x: Array| -> Result<Array> {
             fn step(x: Array, w: Array, save: bool) -> Result<(Array, ())> {

@@ -14,7 +14,8 @@ fn ramp(shape: impl IntoShape) -> Array {
     x.reshape(shape)
 }
 
-/// Outside of the map, gradients do not depend on the check: they equal the gradients of the same function on one device.
+/// Outside of the map, gradients do not depend on the check: they equal the gradients of the same function on one
+/// device.
 #[test]
 fn outer_gradients() -> Result<()> {
     setup();
@@ -52,7 +53,8 @@ fn outer_gradients() -> Result<()> {
     Ok(())
 }
 
-/// Inside of the map they do: with the check, psum's gradient is 2x, and the gradient of a replicated argument is summed.
+/// Inside of the map they do: with the check, psum's gradient is 2x, and the gradient of a replicated argument is
+/// summed.
 #[test]
 fn inner_gradients() -> Result<()> {
     setup();
@@ -147,7 +149,8 @@ fn gradients_of_broadcast_operands_are_sent_small() -> Result<()> {
     Ok(())
 }
 
-/// The rules of a custom derivative return values that vary as those they stand for: a sum too many is an error.
+/// The results of a custom rule must vary over the same axes as the values that they replace. An additional sum is an
+/// error.
 #[test]
 fn custom_rules_must_vary_like_their_function() -> Result<()> {
     use shardax::control_flow::{custom_jvp, custom_vjp};

@@ -1,4 +1,5 @@
-//! `pmap` of trees, with options, and inside and around other transformations. `JAX:` names the case of JAX's tests that a test follows.
+//! `pmap` of trees, with options, and inside and around other transformations. `JAX:` names the case of JAX's tests
+//! that a test follows.
 
 use std::collections::BTreeMap;
 
@@ -521,7 +522,7 @@ fn gradient_of_pmap_is_compiled_once() -> Result<()> {
     let _ = pmap(f).axis_name("i").in_axes(0).out_axes(1).call(&x)?;
     let _ = pmap(f).axis_name("i").call(noise([4, 2]))?;
     assert_eq!(count(), 4);
-    // Its own result, which is split, is another kind of argument than what lies anywhere; then no more.
+    // The sharded result is a new kind of argument, so it is traced once more; after that there are no new traces.
     let y = pmap(f).axis_name("i").call(&x)?;
     let g = pmap(f).axis_name("i");
     let _ = g.call(&y)?;

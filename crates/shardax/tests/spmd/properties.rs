@@ -146,7 +146,7 @@ struct Nest {
     check_vma: bool,
 }
 
-/// The body, with what is around it inside.
+/// Returns the body with the inner transformations.
 fn body(steps: &[Step], split: &Split, inside: Inside, x: Array, w: Array) -> Result<Array> {
     let plain = |x: Array, w: Array| run(steps, split, x, w);
     match inside {
@@ -157,7 +157,7 @@ fn body(steps: &[Step], split: &Split, inside: Inside, x: Array, w: Array) -> Re
     }
 }
 
-/// A function of the matrix and the weights, with what is around it outside.
+/// Returns a function of the matrix and the weights with the outer transformations.
 fn outside(nest: &Nest, f: impl Fn(Array, Array) -> Result<Array>, x: &Array, w: &Array) -> Result<Vec<Array>> {
     let total = |x: Array, w: Array| -> Result<Array> { Ok((f(x, w)? * 0.3).sin().sum(..)) };
     let gradients = |x: Array, w: Array| grad(total).argnums((Arg::<0>, Arg::<1>)).call((x, w));

@@ -344,7 +344,7 @@ fn psum_transposes_to_a_cast() -> Result<()> {
     let mesh = mesh42()?;
     let f = shard_map(|x: Array| psum(x, "i"), &mesh).in_specs(P!["i"]).out_specs(P![]);
     let program = transposed(f, &ramp(4))?;
-    // The one psum is that of the value; its transpose is a cast.
+    // The only psum belongs to the value, because its transpose is a cast.
     assert_eq!(count(&program.clone(), "psum_invariant"), 1, "{program}");
     assert!(count(&program, "pcast") >= 1, "{program}");
     Ok(())

@@ -1,4 +1,4 @@
-//! Functions by blocks against what they are on the whole array.
+//! Functions of blocks compared with the same functions of the entire array.
 
 use shardax::prelude::*;
 

@@ -1,4 +1,5 @@
-//! Jacobians and Hessians of trees. (JAX's `jacfwd`, `jacrev` and `hessian` return the same shapes for the same functions.)
+//! Jacobians and Hessians of trees. (JAX's `jacfwd`, `jacrev` and `hessian` return the same shapes for the same
+//! functions.)
 
 use shardax::prelude::*;
 
@@ -130,7 +131,7 @@ fn jacobians_reject_integers() -> Result<()> {
     assert!(text.contains("jacrev requires real- or complex-valued outputs, but got int32[]"), "{text}");
     let text = message(jacfwd(|x: Array| x * 2.0).call(array([1, 2])));
     assert!(text.contains("jacfwd requires real- or complex-valued inputs, but got int32[2]"), "{text}");
-    // JAX's forward mode gives float0 for integers.
+    // As in JAX, forward mode returns float0 for integers.
     assert_eq!(jacfwd(|x: Array| x.argmax(0)).call(noise([2]))?.type_name(), "float0[2]");
     assert_eq!(jacrev(|x: Array| x * 2).call(zeros([0]))?.shape(), [0, 0]);
     Ok(())

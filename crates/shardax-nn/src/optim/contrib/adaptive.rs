@@ -50,7 +50,7 @@ transformation! {
     };
 }
 
-/// See [`acprop`].
+/// The optimizer that [`acprop`] returns.
 pub type Acprop = (ScaleByAcprop, AddDecayedWeights, ScaleByLearningRate);
 
 /// ACProp, without weight decay: gradients divided by their deviation from the mean, which it estimates from earlier steps.
@@ -121,7 +121,7 @@ transformation! {
     };
 }
 
-/// See [`ademamix`].
+/// The optimizer that [`ademamix`] returns.
 pub type Ademamix = (ScaleByAdemamix, AddDecayedWeights, ScaleByLearningRate);
 
 /// AdEMAMix: [`adamw`](super::super::adamw) with a second, slow mean of the gradients, and without weight decay.
@@ -182,7 +182,7 @@ transformation! {
     };
 }
 
-/// See [`simplified_ademamix`].
+/// The optimizer that [`simplified_ademamix`] returns.
 pub type SimplifiedAdemamix = (ScaleBySimplifiedAdemamix, AddDecayedWeights, ScaleByLearningRate);
 
 /// Simplified AdEMAMix, without weight decay: [`ademamix`] with the gradient as the fast mean and a sum as the slow mean.
@@ -247,7 +247,7 @@ transformation! {
     };
 }
 
-/// See [`adopt`].
+/// The optimizer that [`adopt`] returns.
 pub type Adopt = (ScaleByAdopt, ScaleByLearningRate);
 
 /// ADOPT: Adam that converges for any `b2`.
@@ -308,7 +308,7 @@ transformation! {
     };
 }
 
-/// See [`madgrad`].
+/// The optimizer that [`madgrad`] returns.
 pub type Madgrad = (AddDecayedWeights, ScaleByMadgrad);
 
 /// MADGRAD, without weight decay: momentum, and dual averages of the gradients divided by cube roots of sums of squares.

@@ -8,7 +8,7 @@ use crate::check::{NOT_NEGATIVE, positive, within};
 use crate::optim::count;
 use crate::optim::tree_utils::MixedDtype;
 
-/// See [`reduce_on_plateau`].
+/// The gradient transformation that [`reduce_on_plateau`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ReduceOnPlateau {
     /// The factor of the scale after a plateau. Default 0.1.
@@ -131,7 +131,7 @@ impl ReduceOnPlateau {
     }
 }
 
-/// See [`scale_by_polyak`].
+/// The gradient transformation that [`scale_by_polyak`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
 pub struct ScaleByPolyak {
     /// The minimum of the loss, if you know it. Default 0.

@@ -6,7 +6,7 @@ use super::super::tree_utils::{norm, sub, vdot};
 use super::{GradientTransformation, count, estimate, safe_increment};
 use crate::check::{NOT_NEGATIVE, positive, within};
 
-/// See [`mechanize`].
+/// The gradient transformation that [`mechanize`] returns.
 #[derive(Tree, Clone, Debug)]
 pub struct Mechanize<T> {
     /// The optimizer whose updates are scaled.

@@ -74,7 +74,7 @@ transformation! {
     };
 }
 
-/// See [`cocob`].
+/// The optimizer that [`cocob`] returns.
 pub type Cocob = (AddDecayedWeights, ScaleByLearningRate, ScaleByCocob);
 
 /// COCOB: descent without a learning rate, by coin betting. Optax's default `learning_rate` is 1.
@@ -312,7 +312,7 @@ transformation! {
     };
 }
 
-/// See [`dog`].
+/// The optimizer that [`dog`] returns.
 pub type Dog = (ScaleByDog, ScaleByLearningRate);
 
 /// DoG, distance over gradients: gradient descent whose step size is the largest distance from the start, divided by the root of
@@ -368,7 +368,7 @@ transformation! {
     };
 }
 
-/// See [`dowg`].
+/// The optimizer that [`dowg`] returns.
 pub type Dowg = (ScaleByDowg, ScaleByLearningRate);
 
 /// DoWG, distance over weighted gradients: [`dog`] with gradients that are weighted by the distance in their step. Optax's default

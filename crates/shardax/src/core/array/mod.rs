@@ -37,10 +37,19 @@ use crate::transfer_guard::{self, Direction};
 /// The buffers of a concrete array, one for each device of its sharding.
 pub(crate) type Buffers = SmallVec<[Arc<pjrt::Buffer>; 1]>;
 
-/// A multi-dimensional array of one dtype.
+/// A multi-dimensional array of one dtype, on one device or split over many.
 ///
-/// Cloning only increments a reference count. Operations never panic: an invalid one returns an array that carries the
-/// error. The enclosing call returns that error, and so does reading the array.
+/// You create arrays with functions such as [`array`], [`zeros`](crate::numpy::zeros) and
+/// [`Array::from_slice`], compute with operators, methods and the functions of [`numpy`](crate::numpy), and read the elements with
+/// [`to_vec`](Array::to_vec) or [`item`](Array::item). Inside of a function that is traced, for example by
+/// [`jit`](crate::jit()), an array has a type but no values, so you can compute with it but not read it.
+///
+/// **Cost.** Cloning only increments a reference count. An operation returns before the device has computed the result, and reading
+/// waits for it. Outside of [`jit`](crate::jit()), each operation is a program of its own, so you should compile functions of
+/// several operations.
+///
+/// **Failures.** Operations never panic: an invalid one returns an array that carries the error. The enclosing call returns that
+/// error, and so does reading the array. If you want to know at once, call [`check`](Array::check).
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -48,6 +57,9 @@ pub(crate) type Buffers = SmallVec<[Arc<pjrt::Buffer>; 1]>;
 /// let y = (&x * 2.0 + 1.0).sum(0);
 /// assert_eq!(y.shape(), [2]);
 /// assert_eq!(y.to_vec::<f32>()?, [10.0, 14.0]);
+///
+/// let wrong = &x + ones([3]);
+/// assert!(wrong.check().is_err());
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[derive(Clone)]

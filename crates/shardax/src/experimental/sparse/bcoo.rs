@@ -59,7 +59,7 @@ options! {
 }
 
 impl FromdenseOptions {
-    /// See [`BCOO::fromdense`].
+    /// Calls [`BCOO::fromdense`] with these options.
     ///
     /// # Errors
     /// Returns an error if `nse` is `None` and the array is traced, because the number of stored elements must be

@@ -68,7 +68,7 @@ impl DotOptions {
         Ok(like.out_sharding("out_sharding", shape, args)?.map(Arc::new))
     }
 
-    /// See [`dot_general`].
+    /// Calls [`dot_general`] with these options.
     #[track_caller]
     pub fn dot_general(
         &self,

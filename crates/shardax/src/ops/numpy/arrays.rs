@@ -93,7 +93,7 @@ pub fn array_split(x: impl ArrayLike, parts: usize, axis: impl AxisNumber) -> Re
     x.split_at(&places, axis)
 }
 
-/// See [`Array::split`].
+/// Splits into parts of equal size; see [`Array::split`].
 ///
 /// # Errors
 /// Returns an error in the same cases as [`Array::split`].

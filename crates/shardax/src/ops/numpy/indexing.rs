@@ -518,31 +518,31 @@ macro_rules! axis_functions {
 
 axis_functions!(sort argsort cumsum cumprod);
 
-/// See [`Array::take`].
+/// Takes the entries at these indices; see [`Array::take`].
 #[track_caller]
 pub fn take(x: impl ArrayLike, indices: impl crate::ops::index::IntoIndexItem, axis: impl IntoAxis) -> Array {
     x.into_array().take(indices, axis)
 }
 
-/// See [`Array::take_along_axis`].
+/// Takes one entry for each index along an axis; see [`Array::take_along_axis`].
 #[track_caller]
 pub fn take_along_axis(x: impl ArrayLike, indices: impl ArrayLike, axis: impl IntoAxis) -> Array {
     x.into_array().take_along_axis(indices, axis)
 }
 
-/// See [`Array::flip`].
+/// Reverses the order of entries; see [`Array::flip`].
 #[track_caller]
 pub fn flip(x: impl ArrayLike, axes: impl super::IntoAxes) -> Array {
     x.into_array().flip(axes)
 }
 
-/// See [`Array::roll`].
+/// Shifts entries, and moves entries from the end to the start; see [`Array::roll`].
 #[track_caller]
 pub fn roll(x: impl ArrayLike, shift: impl IntoShift, axis: impl super::IntoAxes) -> Array {
     x.into_array().roll(shift, axis)
 }
 
-/// See [`Array::searchsorted`].
+/// Finds the positions at which values belong in a sorted array; see [`Array::searchsorted`].
 #[track_caller]
 pub fn searchsorted(sorted: impl ArrayLike, values: impl ArrayLike) -> Array {
     sorted.into_array().searchsorted(values)

@@ -52,7 +52,7 @@ pub fn matmul(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 }
 
 impl DotOptions {
-    /// See [`Array::dot`].
+    /// Calls [`Array::dot`] with these options.
     #[track_caller]
     pub fn dot(&self, x: impl ArrayLike, y: impl ArrayLike) -> Array {
         product("dot", x, y, |x, y| {
@@ -65,7 +65,7 @@ impl DotOptions {
         })
     }
 
-    /// See [`Array::matmul`].
+    /// Calls [`Array::matmul`] with these options.
     #[track_caller]
     pub fn matmul(&self, x: impl ArrayLike, y: impl ArrayLike) -> Array {
         product("matmul", x, y, |x, y| {

@@ -232,13 +232,13 @@ macro_rules! matrix_functions {
 }
 
 matrix_functions! {
-    /// See [`Array::diagonal`].
+    /// Returns a diagonal of two dimensions; see [`Array::diagonal`].
     diagonal(offset: i32, axis1: i32, axis2: i32);
-    /// See [`Array::trace`].
+    /// Sums a diagonal; see [`Array::trace`].
     trace();
-    /// See [`Array::tril`].
+    /// Returns the lower triangle of matrices; see [`Array::tril`].
     tril(k: i32);
-    /// See [`Array::triu`].
+    /// Returns the upper triangle of matrices; see [`Array::triu`].
     triu(k: i32);
 }
 

@@ -447,25 +447,25 @@ macro_rules! reduction_functions {
 }
 
 reduction_functions! {
-    /// See [`Array::sum`].
+    /// Sums elements; see [`Array::sum`].
     sum;
-    /// See [`Array::mean`].
+    /// Returns the mean of elements; see [`Array::mean`].
     mean;
-    /// See [`Array::prod`].
+    /// Multiplies elements; see [`Array::prod`].
     prod;
-    /// See [`Array::var`].
+    /// Returns the variance of elements; see [`Array::var`].
     var;
-    /// See [`Array::std`].
+    /// Returns the standard deviation of elements; see [`Array::std`].
     std;
-    /// See [`Array::logsumexp`].
+    /// Returns the logarithm of the sum of exponentials; see [`Array::logsumexp`].
     logsumexp;
-    /// See [`Array::max`].
+    /// Returns the largest elements; see [`Array::max`].
     max;
-    /// See [`Array::min`].
+    /// Returns the smallest elements; see [`Array::min`].
     min;
-    /// See [`Array::all`].
+    /// Returns `true` if all elements are true; see [`Array::all`].
     all;
-    /// See [`Array::any`].
+    /// Returns `true` if any element is true; see [`Array::any`].
     any;
 }
 
@@ -539,13 +539,13 @@ impl LogsumexpOptions {
     }
 }
 
-/// See [`Array::argmax`].
+/// Returns the indices of the largest elements; see [`Array::argmax`].
 #[track_caller]
 pub fn argmax(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
     x.into_array().argmax(axis)
 }
 
-/// See [`Array::argmin`].
+/// Returns the indices of the smallest elements; see [`Array::argmin`].
 #[track_caller]
 pub fn argmin(x: impl ArrayLike, axis: impl IntoAxis) -> Array {
     x.into_array().argmin(axis)

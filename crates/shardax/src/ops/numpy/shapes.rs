@@ -456,23 +456,23 @@ macro_rules! shape_functions {
 }
 
 shape_functions! {
-    /// See [`Array::reshape`].
+    /// Changes the shape; see [`Array::reshape`].
     reshape(shape: impl IntoShape);
-    /// See [`Array::broadcast_to`].
+    /// Broadcasts to a shape; see [`Array::broadcast_to`].
     broadcast_to(shape: impl IntoShape);
-    /// See [`Array::transpose`].
+    /// Permutes the dimensions; see [`Array::transpose`].
     transpose(permutation: &[i32]);
-    /// See [`Array::swapaxes`].
+    /// Exchanges two dimensions; see [`Array::swapaxes`].
     swapaxes(a: i32, b: i32);
-    /// See [`Array::moveaxis`].
+    /// Moves dimensions to other positions; see [`Array::moveaxis`].
     moveaxis(from: impl IntoAxes, to: impl IntoAxes);
-    /// See [`Array::squeeze`].
+    /// Removes dimensions of size 1; see [`Array::squeeze`].
     squeeze(axes: impl IntoAxes);
-    /// See [`Array::expand_dims`].
+    /// Inserts dimensions of size 1; see [`Array::expand_dims`].
     expand_dims(axes: impl IntoAxes);
-    /// See [`Array::ravel`].
+    /// Flattens to a vector; see [`Array::ravel`].
     ravel();
-    /// See [`Array::mt`].
+    /// Exchanges the last two dimensions; see [`Array::mt`].
     mt();
 }
 

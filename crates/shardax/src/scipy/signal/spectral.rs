@@ -194,7 +194,7 @@ impl SpectralOptions {
         self
     }
 
-    /// See [`stft`].
+    /// Calls [`stft`] with these options.
     ///
     /// # Errors
     /// Returns an error if the lengths of the window, the segments and their overlap do not fit together, or if `x`
@@ -216,7 +216,7 @@ impl SpectralOptions {
         })
     }
 
-    /// See [`csd`].
+    /// Calls [`csd`] with these options.
     ///
     /// # Errors
     /// Returns an error if the lengths of the window, the segments and their overlap do not fit together, or if the
@@ -226,7 +226,7 @@ impl SpectralOptions {
         self.density("csd", &[x.into_array(), y.into_array()])
     }
 
-    /// See [`welch`].
+    /// Calls [`welch`] with these options.
     ///
     /// # Errors
     /// Returns an error if the lengths of the window, the segments and their overlap do not fit together.
@@ -325,7 +325,7 @@ impl SpectralOptions {
         Ok((nperseg - overlap, nfft))
     }
 
-    /// See [`istft`].
+    /// Calls [`istft`] with these options.
     ///
     /// # Errors
     /// Returns an error if `z` has fewer than two dimensions, or if the lengths of the window, the segments and

@@ -90,7 +90,7 @@ impl<'a, T: Tree + Clone> IterativeSolve<'a, T> {
         self
     }
 
-    /// See [`cg`].
+    /// Calls [`cg`] with these options.
     ///
     /// # Errors
     /// Returns an error if `a` fails, or if it does not return a tree like `b`. An iteration that does not converge
@@ -100,7 +100,7 @@ impl<'a, T: Tree + Clone> IterativeSolve<'a, T> {
         self.solve(a, b, true, conjugate_gradients)
     }
 
-    /// See [`bicgstab`].
+    /// Calls [`bicgstab`] with these options.
     ///
     /// # Errors
     /// Returns an error if `a` fails, or if it does not return a tree like `b`. An iteration that does not converge
@@ -110,7 +110,7 @@ impl<'a, T: Tree + Clone> IterativeSolve<'a, T> {
         self.solve(a, b, false, biconjugate_gradients)
     }
 
-    /// See [`gmres`].
+    /// Calls [`gmres`] with these options.
     ///
     /// # Errors
     /// Returns an error if `a` fails, or if it does not return a tree like `b`. An iteration that does not converge
