@@ -14,7 +14,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 59] = [
+const OTHERS: [&str; 60] = [
     "albert",
     "bart",
     "beit",
@@ -55,6 +55,7 @@ const OTHERS: [&str; 59] = [
     "nomic_bert",
     "pegasus",
     "plbart",
+    "regnet",
     "resnet",
     "roberta",
     "roberta-prelayernorm",
@@ -383,7 +384,10 @@ fn fields_of_single_layers_are_checked() -> Result<()> {
     fails(read(r#""swiglu_limits_shared": [0.5]"#), &["`swiglu_limits_shared` has 1 entries for 2 layers"]);
     fails(read(r#""swiglu_limits": [0.5, "much"]"#), &["the entry \"much\" of `swiglu_limits`"]);
     fails(read(r#""rope_parameters": {"full_attention": {"rope_theta": 9.0}}"#), &["no object `sliding_attention`"]);
-    fails(read(r#""rope_theta": [1.0, 2.0]"#), &["`rope_theta` must be a number, got [1.0,2.0]"]);
+    fails(read(r#""rope_theta": [1.0, 2.0, 3.0]"#), &["`rope_theta` has 3 entries for 2 layers"]);
+    fails(read(r#""rope_theta": [1.0, "much"]"#), &["must have a number for each layer"]);
+    fails(read(r#""attention_other_setting": {"head_dim": 64}"#), &["`head_dim` is 64, but transformers"]);
+    fails(read(r#""moe_layers_enum": "1,two""#), &["`moe_layers_enum` must have the indices"]);
     Ok(())
 }
 

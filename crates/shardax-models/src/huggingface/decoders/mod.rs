@@ -149,13 +149,18 @@ fn sizes(fields: &Fields) -> Result<DecoderConfig> {
 
 /// Reads these sizes except for the hidden features of MLPs.
 fn sizes_without_hidden(fields: &Fields) -> Result<DecoderConfig> {
+    sizes_with_key_heads(fields, "num_key_value_heads")
+}
+
+/// Reads these sizes. `kv_name` is the field of the number of key heads.
+fn sizes_with_key_heads<'a>(fields: &Fields<'a>, kv_name: &'a str) -> Result<DecoderConfig> {
     let (features, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
     let head_dim = fields.size_opt("head_dim")?;
     if head_dim.is_none() {
         fields.divides(("num_attention_heads", heads), ("hidden_size", features))?;
     }
-    let kv_heads = fields.size_opt("num_key_value_heads")?.unwrap_or(heads);
-    fields.divides(("num_key_value_heads", kv_heads), ("num_attention_heads", heads))?;
+    let kv_heads = fields.size_opt(kv_name)?.unwrap_or(heads);
+    fields.divides((kv_name, kv_heads), ("num_attention_heads", heads))?;
     let layers = fields.layers("num_hidden_layers")?;
     Ok(DecoderConfig {
         kv_heads,
