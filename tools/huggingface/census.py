@@ -18,7 +18,7 @@ KNOWN = {
     "huggingface/bert_files.rs": [r"const KNOWN.*?\];"],
     "huggingface/vit.rs": [r"const KNOWN.*?\];"],
     "huggingface/convnext.rs": [r"const KNOWN.*?\];"],
-    "huggingface/resnet.rs": [r"check_type\([^)]*\)"],
+    "huggingface/resnet.rs": [r"const KNOWN.*?\];"],
     "huggingface/segformer.rs": [r"check_type\([^)]*\)"],
     "huggingface/swin.rs": [r"check_type\([^)]*\)"],
     "huggingface/deberta.rs": [r'has_type\("[^)]*\)', r"check_type\([^)]*\)"],

@@ -259,6 +259,11 @@ CASES = {
                              hidden_act="gelu", downsample_in_bottleneck=True),
     "resnet_model": lambda: staged("resnet_model", "ResNetModel", size=32, embedding_size=6, hidden_sizes=[6, 10], depths=[2, 1],
                                    layer_type="basic", downsample_in_first_stage=True),
+    # Without and with factors of features, which have another rounding of sizes in the first block.
+    "regnet": lambda: staged("regnet", "RegNetForImageClassification", size=32, embedding_size=6, hidden_sizes=[8, 16], depths=[1, 2],
+                             groups_width=4, hidden_act="gelu"),
+    "regnet_model": lambda: staged("regnet_model", "RegNetModel", size=32, embedding_size=6, hidden_sizes=[6, 10], depths=[2, 1],
+                                   groups_width=8, layer_type="x", downsample_in_first_stage=False),
     "convnext": lambda: staged("convnext", "ConvNextForImageClassification", hidden_sizes=[6, 10], depths=[1, 2], num_stages=2,
                                layer_scale_init_value=0.5),
     "convnext_model": lambda: staged("convnext_model", "ConvNextModel", hidden_sizes=[6, 10], depths=[1, 1], num_stages=2,

@@ -79,6 +79,7 @@ OTHERS = {
         **{kind: {**STAGES, "num_stages": 2} for kind in ["convnext", "convnextv2"]},
         "segformer": {**STAGES, **SEGFORMER, "architectures": ["SegformerForImageClassification"]},
         "resnet": {**STAGES, "embedding_size": 6},
+        "regnet": {**STAGES, "embedding_size": 6, "groups_width": 4},
         "swin": {**LABELS, "image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 2], "window_size": 3},
     },
     AutoModel: {

@@ -268,9 +268,9 @@ fn compare_all(rules: &Rules, every: usize) -> Result<()> {
             }
         };
         compared += 1;
-        // Otherwise the model would be replicated, and the comparison would show nothing. ResNet has only convolutions, whose
-        // images are split.
-        if case.split_arrays < 4 && !name.starts_with("resnet") {
+        // Otherwise the model would be replicated, and the comparison would show nothing. ResNet and RegNet have only convolutions,
+        // whose images are split.
+        if case.split_arrays < 4 && !name.starts_with("resnet") && !name.starts_with("regnet") {
             failures.push(format!("{name}: the rules split {} arrays", case.split_arrays));
         }
         if rules.axis("length")?.is_some() && DEPEND_ON_LENGTH.contains(&name.as_str()) {

@@ -72,7 +72,7 @@ pub(crate) use layout::Raw;
 pub(crate) use load::Place;
 pub use load::load;
 pub use modernbert::{ModernBert, ModernBertConfig};
-pub use resnet::{Resnet, ResnetConfig};
+pub use resnet::{RegnetBlocks, Resnet, ResnetConfig};
 pub(crate) use save::input_dims;
 pub use segformer::{Segformer, SegformerConfig, SegformerHead};
 pub use sentence::{SentenceEncoder, TokenEncoder};

@@ -1,11 +1,12 @@
-//! ResNet, an encoder of images of convolutions.
+//! ResNet and RegNet, encoders of images of convolutions.
 
 use shardax_nn::prelude::*;
 
+use super::config::Fields;
 use super::vision::{
     FrozenNorm, check_channels, classes, frozen_norm_keys, skip_features_of_stages, stage_keys, stages,
 };
-use super::{Config, KeyMap, Pretrained, check_type};
+use super::{Config, KeyMap, Pretrained};
 use crate::Activation;
 use crate::ranks::allow_any_ranks;
 
@@ -29,11 +30,23 @@ pub struct ResnetConfig {
     pub downsample_in_first_stage: bool,
     /// True if the first convolution of a block with three of them halves the rows and columns instead of the second one.
     pub downsample_in_bottleneck: bool,
+    /// The blocks of RegNet, if the model is a RegNet.
+    pub regnet: Option<RegnetBlocks>,
     /// The number of classes; `None` if the results are features.
     pub classes: Option<usize>,
 }
 
-/// ResNet ([He et al. 2015](https://arxiv.org/abs/1512.03385)). Images can have any size. The norms use the means and variances
+/// The blocks of RegNet: three convolutions with equal features, the second one of which has groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegnetBlocks {
+    /// The features of a group.
+    pub group_width: usize,
+    /// True if the features have factors that depend on their means over the image, as in RegNetY.
+    pub squeezes: bool,
+}
+
+/// ResNet ([He et al. 2015](https://arxiv.org/abs/1512.03385)), or RegNet
+/// ([Radosavovic et al. 2020](https://arxiv.org/abs/2003.13678)), whose first layer has no pooling. Images can have any size. The norms use the means and variances
 /// of the files, also in training.
 #[derive(Module, Clone, Debug)]
 pub struct Resnet {
@@ -42,6 +55,8 @@ pub struct Resnet {
     head: Option<Linear>,
     #[tree(static)]
     activation: Activation,
+    /// True if the first convolution is followed by a maximum over neighbors.
+    pools: bool,
 }
 
 #[derive(Module, Clone, Debug)]
@@ -52,10 +67,35 @@ struct Stage {
 #[derive(Module, Clone, Debug)]
 struct Block {
     layers: Vec<ConvNorm>,
+    /// The factors of features before the last convolution.
+    squeeze: Option<Squeeze>,
     /// The convolution of the input, if its shape differs from the output.
     shortcut: Option<ConvNorm>,
     #[tree(static)]
+    inner_activation: Activation,
+    #[tree(static)]
     activation: Activation,
+}
+
+/// Computes factors of features from their means over the image.
+#[derive(Module, Clone, Debug)]
+struct Squeeze {
+    down: Conv,
+    up: Conv,
+}
+
+impl Squeeze {
+    fn new(features: usize, reduced: usize, rngs: &mut Rngs) -> Squeeze {
+        Squeeze {
+            down: Conv::builder(features, reduced, [1, 1]).build(rngs),
+            up: Conv::builder(reduced, features, [1, 1]).build(rngs),
+        }
+    }
+
+    fn forward(&self, x: Array) -> Array {
+        let means = x.mean_keepdims([1, 2]);
+        &x * sigmoid(self.up.forward(relu(self.down.forward(means))))
+    }
 }
 
 /// A convolution and a norm.
@@ -73,12 +113,16 @@ impl Pretrained for Resnet {
 
     fn read(config: &Config) -> Result<(ResnetConfig, KeyMap)> {
         let fields = config.fields();
-        check_type(&fields, "resnet")?;
+        let kind = fields.text("model_type")?;
+        if !KNOWN.contains(&kind) {
+            return Err(fields.error(format!("the model_type is {kind:?}, which is not one of {}", KNOWN.join(", "))));
+        }
         let (hidden_sizes, depths) = stages(&fields, "hidden_sizes")?;
-        let is_bottleneck = match fields.text("layer_type")? {
-            "bottleneck" => true,
-            "basic" => false,
-            other => return Err(fields.error(format!("the layer_type {other:?} is not supported"))),
+        let (is_bottleneck, regnet) = match (fields.text("layer_type")?, kind) {
+            ("bottleneck", "resnet") => (true, None),
+            ("basic", "resnet") => (false, None),
+            ("x" | "y", "regnet") => (false, Some(regnet_blocks(&fields, &hidden_sizes)?)),
+            (other, _) => return Err(fields.error(format!("the layer_type {other:?} is not supported"))),
         };
         if is_bottleneck && hidden_sizes.iter().any(|size| size / REDUCTION == 0) {
             return Err(fields.error("`hidden_sizes` has less than four features"));
@@ -91,7 +135,8 @@ impl Pretrained for Resnet {
             is_bottleneck,
             hidden_act: fields.activation("hidden_act")?,
             downsample_in_first_stage: fields.flag("downsample_in_first_stage")?,
-            downsample_in_bottleneck: fields.flag("downsample_in_bottleneck")?,
+            downsample_in_bottleneck: kind == "resnet" && fields.flag("downsample_in_bottleneck")?,
+            regnet,
             classes: classes(&fields)?,
         };
         skip_features_of_stages(&fields);
@@ -103,10 +148,16 @@ impl Pretrained for Resnet {
     fn make(config: &ResnetConfig, rngs: &mut Rngs) -> Result<Self> {
         let last = config.hidden_sizes.last().copied().unwrap_or(config.embedding_size);
         Ok(Resnet {
-            first: ConvNorm::new([config.num_channels, config.embedding_size], 7, 2, rngs),
+            first: ConvNorm::new(
+                [config.num_channels, config.embedding_size],
+                if config.regnet.is_some() { 3 } else { 7 },
+                (2, 1),
+                rngs,
+            ),
             stages: (0..config.depths.len()).map(|stage| Stage::new(config, stage, rngs)).collect(),
             head: config.classes.map(|classes| Linear::new(last, classes, rngs)),
             activation: config.hidden_act,
+            pools: config.regnet.is_none(),
         })
     }
 
@@ -122,16 +173,49 @@ impl Pretrained for Resnet {
     }
 }
 
+/// The types of these models.
+const KNOWN: [&str; 2] = ["resnet", "regnet"];
+
+/// Reads the blocks of RegNet. The number of groups must divide the features of each stage.
+fn regnet_blocks(fields: &Fields, hidden_sizes: &[usize]) -> Result<RegnetBlocks> {
+    let blocks =
+        RegnetBlocks { group_width: fields.size("groups_width")?, squeezes: fields.text("layer_type")? == "y" };
+    for size in hidden_sizes {
+        fields.divides(("the number of groups", blocks.groups(*size)), ("hidden_sizes", *size))?;
+    }
+    Ok(blocks)
+}
+
+impl RegnetBlocks {
+    /// Returns the number of groups of the second convolution.
+    fn groups(self, features: usize) -> usize {
+        features.checked_div(self.group_width).unwrap_or(0).max(1)
+    }
+}
+
 /// Returns the names of the arrays.
 fn keys(config: &ResnetConfig) -> KeyMap {
-    let prefix = if config.classes.is_some() { "resnet." } else { "" };
+    let prefix = match (config.classes, config.regnet) {
+        (None, _) => "",
+        (Some(_), None) => "resnet.",
+        (Some(_), Some(_)) => "regnet.",
+    };
     let keys = conv_norm_keys(KeyMap::new(), "first", &format!("{prefix}embedder.embedder"));
-    let layers = if config.is_bottleneck { 3 } else { 2 };
+    let layers = if config.is_bottleneck || config.regnet.is_some() { 3 } else { 2 };
+    // The factors of features are a layer before the last convolution.
+    let squeezes = config.regnet.is_some_and(|blocks| blocks.squeezes);
     stage_keys(keys.linear("head", "classifier.1"), config.depths.len(), |keys, path, stage| {
         let (path, block) = (format!("{path}.blocks[*]"), format!("{prefix}encoder.stages.{stage}.layers.*"));
         let keys = conv_norm_keys(keys, &format!("{path}.shortcut"), &format!("{block}.shortcut"));
+        let keys = match squeezes {
+            true => keys
+                .conv(&format!("{path}.squeeze.down"), &format!("{block}.layer.2.attention.0"))
+                .conv(&format!("{path}.squeeze.up"), &format!("{block}.layer.2.attention.2")),
+            false => keys,
+        };
         (0..layers).fold(keys, |keys, layer| {
-            conv_norm_keys(keys, &format!("{path}.layers[{layer}]"), &format!("{block}.layer.{layer}"))
+            let place = if squeezes && layer == 2 { 3 } else { layer };
+            conv_norm_keys(keys, &format!("{path}.layers[{layer}]"), &format!("{block}.layer.{place}"))
         })
     })
 }
@@ -157,39 +241,57 @@ impl Stage {
 impl Block {
     fn new(config: &ResnetConfig, [before, features]: [usize; 2], stride: usize, rngs: &mut Rngs) -> Block {
         let inner = features / REDUCTION;
+        let strided = (stride, 1);
         let [first_stride, second_stride] = if config.downsample_in_bottleneck { [stride, 1] } else { [1, stride] };
-        // Features before and after, the size of the kernel, and the stride.
-        let layers = match config.is_bottleneck {
-            true => {
-                vec![([before, inner], 1, first_stride), ([inner, inner], 3, second_stride), ([inner, features], 1, 1)]
-            }
-            false => vec![([before, features], 3, stride), ([features, features], 3, 1)],
+        // Features before and after, the size of the kernel, the stride, and the number of groups.
+        let layers = match (config.regnet, config.is_bottleneck) {
+            (Some(blocks), _) => vec![
+                ([before, features], 1, (1, 1)),
+                ([features, features], 3, (stride, blocks.groups(features))),
+                ([features, features], 1, (1, 1)),
+            ],
+            (None, true) => vec![
+                ([before, inner], 1, (first_stride, 1)),
+                ([inner, inner], 3, (second_stride, 1)),
+                ([inner, features], 1, (1, 1)),
+            ],
+            (None, false) => vec![([before, features], 3, strided), ([features, features], 3, (1, 1))],
         };
+        let squeezes = config.regnet.is_some_and(|blocks| blocks.squeezes);
+        // transformers rounds halves to even numbers.
+        let reduced = (before as f64 / 4.0).round_ties_even() as usize;
         let has_shortcut = before != features || stride != 1;
         Block {
             layers: layers
                 .into_iter()
                 .map(|(sizes, kernel, stride)| ConvNorm::new(sizes, kernel, stride, rngs))
                 .collect(),
-            shortcut: has_shortcut.then(|| ConvNorm::new([before, features], 1, stride, rngs)),
+            squeeze: squeezes.then(|| Squeeze::new(features, reduced, rngs)),
+            shortcut: has_shortcut.then(|| ConvNorm::new([before, features], 1, strided, rngs)),
+            inner_activation: if config.regnet.is_some() { config.hidden_act } else { Activation::Relu },
             activation: config.hidden_act,
         }
     }
 
     fn forward(&self, x: Array) -> Array {
-        let y = self.layers.iter().enumerate().fold(x.clone(), |y, (index, layer)| {
-            let y = layer.forward(y);
-            if index + 1 < self.layers.len() { relu(y) } else { y }
-        });
+        let last = self.layers.len().saturating_sub(1);
+        let y =
+            self.layers.iter().enumerate().fold(x.clone(), |y, (index, layer)| match (&self.squeeze, index == last) {
+                (Some(squeeze), true) => layer.forward(squeeze.forward(y)),
+                (None, true) => layer.forward(y),
+                (_, false) => self.inner_activation.apply(layer.forward(y)),
+            });
         let x = self.shortcut.iter().fold(x, |x, layer| layer.forward(x));
         self.activation.apply(x + y)
     }
 }
 
 impl ConvNorm {
-    fn new([before, features]: [usize; 2], size: usize, stride: usize, rngs: &mut Rngs) -> ConvNorm {
+    /// Creates a convolution with kernels of this size, this stride and this number of groups.
+    fn new([before, features]: [usize; 2], size: usize, (stride, groups): (usize, usize), rngs: &mut Rngs) -> ConvNorm {
         let around = (size / 2) as i64;
         let conv = Conv::builder(before, features, [size; 2]).strides([stride; 2]).use_bias(false);
+        let conv = conv.feature_group_count(groups);
         let conv = conv.padding(Padding::Explicit(vec![(around, around); 2])).build(rngs);
         ConvNorm { conv, norm: FrozenNorm::new(features, rngs) }
     }
@@ -210,7 +312,10 @@ impl Resnet {
             return Array::from_error(error, &images);
         }
         let x = self.activation.apply(self.first.forward(images));
-        let x = Pool::new([3, 3]).strides([2, 2]).padding(vec![(1, 1), (1, 1)]).max(x);
+        let x = match self.pools {
+            true => Pool::new([3, 3]).strides([2, 2]).padding(vec![(1, 1), (1, 1)]).max(x),
+            false => x,
+        };
         self.stages.iter().flat_map(|stage| &stage.blocks).fold(x, |x, block| block.forward(x))
     }
 

@@ -95,7 +95,7 @@ fn compare_stages<M: Pretrained>(name: &str, forward: fn(M, Array) -> Array) -> 
 #[test]
 fn models_of_stages_have_the_results_of_transformers() -> Result<()> {
     setup();
-    for name in ["resnet", "resnet_model"] {
+    for name in ["resnet", "resnet_model", "regnet", "regnet_model"] {
         compare_stages(name, |model: Resnet, images| model.forward(images))?;
     }
     for name in ["convnext", "convnext_model", "convnextv2"] {
@@ -207,6 +207,10 @@ fn configurations_of_images_load_or_say_why() -> Result<()> {
     assert_eq!(trained.classes, Some(4));
     fails(resnet(r#"{"model_type": "resnet", "depths": [1]}"#), &["`hidden_sizes` has 4 stages, but `depths` has 1"]);
     fails(resnet(r#"{"model_type": "resnet", "depths": []}"#), &["`depths` must be a list of positive integers"]);
+    let regnet = resnet(r#"{"model_type": "regnet", "groups_width": 8, "hidden_sizes": [24, 56, 152, 368]}"#)?;
+    assert_eq!(regnet.regnet.map(|blocks| (blocks.group_width, blocks.squeezes)), Some((8, true)));
+    fails(resnet(r#"{"model_type": "regnet", "groups_width": 48, "hidden_sizes": [97]}"#), &["`hidden_sizes` has 1"]);
+    fails(resnet(r#"{"model_type": "regnet", "layer_type": "basic"}"#), &["the layer_type \"basic\""]);
     let segformer = |text: &str| Segformer::read(&Config::from_json(text)?).map(|(segformer, _)| segformer);
     // The fields of a published model.
     let ade = segformer(

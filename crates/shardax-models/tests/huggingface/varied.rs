@@ -88,7 +88,7 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
             let model = Segformer::from_pretrained(folder)?;
             jit(|model: Segformer, images: Array| model.forward(images)).call((&model, images))
         }
-        "resnet" => {
+        "resnet" | "regnet" => {
             let model = Resnet::from_pretrained(folder)?;
             jit(|model: Resnet, images: Array| model.forward(images)).call((&model, images))
         }
