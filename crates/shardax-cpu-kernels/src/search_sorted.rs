@@ -179,6 +179,8 @@ struct Intervals {
     scale: f64,
     /// The number of elements before each interval, and before the end of the last one.
     starts: Vec<u32>,
+    /// No interval has more than one element, as between the edges of a histogram of equal bins.
+    is_single: bool,
 }
 
 impl Intervals {
@@ -193,14 +195,16 @@ impl Intervals {
         if !(first.is_finite() && scale > 0.0 && scale.is_finite()) {
             return None;
         }
-        let mut intervals = Intervals { first, scale, starts: vec![0; count + 1] };
+        let mut intervals = Intervals { first, scale, starts: vec![0; count + 1], is_single: false };
         for element in sorted {
             let interval = intervals.interval(element.place());
             intervals.starts[interval + 1] += 1;
         }
-        if intervals.starts.iter().any(|elements| *elements > MAX_IN_INTERVAL) {
+        let most = intervals.starts.iter().copied().max()?;
+        if most > MAX_IN_INTERVAL {
             return None;
         }
+        intervals.is_single = most <= 1;
         for interval in 0..count {
             intervals.starts[interval + 1] += intervals.starts[interval];
         }
@@ -226,6 +230,13 @@ impl Intervals {
             let interval = self.interval(value.place());
             let (start, end) = (self.starts[interval] as usize, self.starts[interval + 1] as usize);
             let key = value.key();
+            if self.is_single {
+                // Nobody can predict whether the interval has an element.
+                let has_element = start < end;
+                let is_element_before = is_before(keys[start.min(keys.len() - 1)], key);
+                *count = (start + usize::from(has_element & is_element_before)) as i32;
+                continue;
+            }
             let before = keys[start..end].iter().take_while(|element| is_before(**element, key)).count();
             *count = (start + before) as i32;
         }
