@@ -7,6 +7,7 @@ mod checkpoint;
 #[path = "../common/mod.rs"]
 mod common;
 mod errors;
+mod implicit;
 mod nested;
 mod platform_dependent;
 mod products;

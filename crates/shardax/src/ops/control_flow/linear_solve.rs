@@ -1,6 +1,7 @@
 //! `custom_linear_solve` and `custom_root`, whose solutions are differentiated implicitly through the equations that
 //! they satisfy.
 
+use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -184,6 +185,52 @@ fn derivative_at<T: Tree>(program: &Program, point: &[Array], avals: &[Aval], x:
     Flat { leaves, def: x.def }.build()
 }
 
+/// The traced parts of [`custom_root`], which its derivative rule needs. The operands are the values that the tangent's
+/// solver captured, the values that the solver captured, the values that `f` captured, and the guess.
+struct RootProblem {
+    /// Computes the root from the operands.
+    solution: Program,
+    /// `f`, of its captured values and a point.
+    function: Program,
+    /// Solves the linearized equation for its captured values, the values that `f` captured, the root, and the right side.
+    tangent: Program,
+    tangent_captures: usize,
+    /// The places of the values that `f` captured among the operands.
+    function_captures: Range<usize>,
+    def: TreeDef,
+    location: &'static Location<'static>,
+}
+
+impl RootProblem {
+    fn bind(self: &Arc<Self>, operands: &[Array]) -> Result<Vec<Array>> {
+        let problem = self.clone();
+        let rule = move |primals: &[Array], tangents: &[Array], _zeros: &[bool]| problem.derivative(primals, tangents);
+        let id = RuleId::of(self, &self.def);
+        let operation = CustomJvp { program: self.solution.clone(), num_consts: 0, id, rule: Arc::new(rule) };
+        let outs = bind_at(Arc::new(operation), operands, self.location);
+        outs.iter().try_for_each(check_usable)?;
+        Ok(outs.into_iter().collect())
+    }
+
+    /// Returns the roots and their tangents. The roots are bound with this rule again, so that higher derivatives are
+    /// implicit too and the solver's steps are never differentiated.
+    fn derivative(self: &Arc<Self>, primals: &[Array], tangents: &[Array]) -> Result<(Vec<Array>, Vec<Array>)> {
+        let roots = self.bind(primals)?;
+        let captured = self.function_captures.clone();
+        let point = [&primals[captured.clone()], &roots].concat();
+        let ts: Vec<Option<Array>> = tangents[captured]
+            .iter()
+            .map(|t| t.dtype().is_inexact().then(|| t.clone()))
+            .chain(std::iter::repeat_n(None, roots.len()))
+            .collect();
+        let (_, right) = jvp_eval(&self.function, &point, &ts, false)?;
+        let avals = self.solution.out_avals();
+        let right: Vec<Array> = right.iter().zip(&avals).map(|(t, aval)| -tangent_or_zeros(t, aval)).collect();
+        let root_tangents = eval(&self.tangent, &[&primals[..self.tangent_captures], &point, &right].concat())?;
+        Ok((roots, root_tangents))
+    }
+}
+
 fn root<T: Tree>(
     f: MatVec<'_, T>,
     initial_guess: &T,
@@ -211,30 +258,20 @@ fn root<T: Tree>(
     })?;
     let tangent = drop_unused_captures(tangent);
 
-    // The operands are the values that the tangent's solver captured, the values that the solver captured, the values
-    // that f captured, and the guess.
     let (a, b) = (tangent.captures.len(), tangent.captures.len() + solver.captures.len());
     let operands = [&tangent.captures[..], &solver.captures, &function.captures, &flat.leaves].concat();
     let types: Vec<Aval> = operands.iter().map(|x| x.aval().strip_weak_type()).collect();
-    let program =
+    let solution =
         trace(&types, move |args| eval(&solver.program, &[&args[a..b], &args[b + num_captures..]].concat()))?.program;
-    let out_avals = program.out_avals();
-    let solution = program.clone();
-    let rule = Arc::new(move |primals: &[Array], tangents: &[Array], _zeros: &[bool]| {
-        let roots = eval(&solution, primals)?;
-        let point = [&primals[b..b + num_captures], &roots].concat();
-        let ts: Vec<Option<Array>> = tangents[b..b + num_captures]
-            .iter()
-            .map(|t| t.dtype().is_inexact().then(|| t.clone()))
-            .chain(std::iter::repeat_n(None, roots.len()))
-            .collect();
-        let (_, right) = jvp_eval(&function.program, &point, &ts, false)?;
-        let right: Vec<Array> = right.iter().zip(&out_avals).map(|(t, aval)| -tangent_or_zeros(t, aval)).collect();
-        let root_tangents = eval(&tangent.program, &[&primals[..a], &point, &right].concat())?;
-        Ok((roots, root_tangents))
+    let problem = Arc::new(RootProblem {
+        solution,
+        function: function.program,
+        tangent: tangent.program,
+        tangent_captures: a,
+        function_captures: b..b + num_captures,
+        def: flat.def.clone(),
+        location,
     });
-    let id = RuleId::of(&rule, &flat.def);
-    let outs = bind_at(Arc::new(CustomJvp { program, num_consts: 0, id, rule }), &operands, location);
-    outs.iter().try_for_each(check_usable)?;
-    Flat { leaves: outs.into_iter().collect(), def: flat.def.clone() }.build()
+    let leaves = problem.bind(&operands)?.into_iter().collect();
+    Flat { leaves, def: flat.def }.build()
 }
