@@ -1,5 +1,6 @@
 //! Transformations: each takes a function and returns a function, and they nest in any order.
 
+mod by_reference;
 pub(crate) mod check_grads;
 mod checkify;
 mod checkpoint;

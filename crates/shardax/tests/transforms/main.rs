@@ -4,6 +4,7 @@
 mod common;
 mod grad;
 mod jacobian;
+mod references;
 mod vmap;
 
 use common::values::{close, message, noise, numbers, ramp};
