@@ -98,15 +98,18 @@ pub mod prelude {
     pub use crate::tabulate::tabulate;
     // Some are left out: `clip`, `scale` and `trace` are too common as names.
     pub use crate::optim::{
-        Adam, AdamOptions, AdamW, ApplyIfFinite, ClipByGlobalNorm, DynamicScale, GradientTransformation,
-        InjectHyperparams, Lamb, Lion, Masked, MultiSteps, Optimizer, ScaleByAdam, Schedule, Sgd, SgdOptions,
-        TrainState, Unscaled, adabelief, adafactor, adagrad, adam, adamw, add_decayed_weights, apply_if_finite,
-        apply_updates, clip_by_global_norm, constant_schedule, cosine_decay_schedule, ema, exponential_decay, freeze,
-        fromage, global_norm, incremental_update, inject_hyperparams, join_schedules, lamb, lars, lbfgs,
-        lbfgs_linesearch, linear_schedule, lion, masked, multi_steps, multi_transform, muon, noisy_sgd, partition,
-        periodic_update, piecewise_constant_schedule, polynomial_schedule, radam, rmsprop, sam, scale_by_adam,
-        scale_by_learning_rate, schedule_free, set_to_zero, sgd, sgd_momentum, value_and_grad_from_state,
-        warmup_constant_schedule, warmup_cosine_decay_schedule, warmup_exponential_decay_schedule, yogi,
+        AdaBeliefOptions, AdaGradOptions, Adam, AdamOptions, AdamW, AdamaxOptions, AdanOptions, AmsgradOptions,
+        ApplyIfFinite, CenteredRmsPropOptions, ClipByGlobalNorm, DynamicScale, GradientTransformation,
+        InjectHyperparams, Lamb, Lion, LionOptions, Masked, MultiSteps, NovogradOptions, Optimizer, RadamOptions,
+        RmsPropOptions, ScaleByAdam, Schedule, Sgd, SgdOptions, TrainState, Unscaled, WeightDecayOptions, YogiOptions,
+        adabelief, adafactor, adagrad, adam, adamw, add_decayed_weights, apply_if_finite, apply_updates,
+        clip_by_global_norm, constant_schedule, cosine_decay_schedule, ema, exponential_decay, freeze, fromage,
+        global_norm, incremental_update, inject_hyperparams, join_schedules, lamb, lars, lbfgs, lbfgs_linesearch,
+        linear_schedule, lion, masked, multi_steps, multi_transform, muon, noisy_sgd, partition, periodic_update,
+        piecewise_constant_schedule, polynomial_schedule, radam, rmsprop, rmsprop_centered, rmsprop_momentum, sam,
+        scale_by_adam, scale_by_learning_rate, schedule_free, set_to_zero, sgd, sgd_momentum,
+        value_and_grad_from_state, warmup_constant_schedule, warmup_cosine_decay_schedule,
+        warmup_exponential_decay_schedule, yogi,
     };
     pub use crate::{
         AttentionOptions, BatchStat, Cache, Filter, Frozen, Intermediate, Kind, LoRAParam, Param, Pipeline,

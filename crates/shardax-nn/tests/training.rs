@@ -583,3 +583,63 @@ fn apply_if_finite_gives_up() -> Result<()> {
     assert_eq!(state.opt_state.total_notfinite.item::<i32>()?, 4);
     Ok(())
 }
+
+/// Returns the parameters after three steps.
+fn three_steps<T: GradientTransformation<Array>>(optimizer: T) -> Result<Vec<f32>> {
+    let mut state = TrainState::create(array([3.0f32, 4.0, 5.0]), optimizer)?;
+    for gradient in [[1.0f32, -2.0, 0.5], [0.5, 1.0, -1.0], [2.0, 2.0, 2.0]] {
+        state = state.apply_gradients(array(gradient))?;
+    }
+    state.params.to_vec::<f32>()
+}
+
+/// The numbers are from Optax 0.2.8.
+#[test]
+fn options_of_optimizers_are_those_of_optax() -> Result<()> {
+    setup();
+    let moments = rmsprop(0.1).decay(0.8).eps(1e-2).eps_in_sqrt(false).bias_correction(true);
+    let centered = rmsprop_centered(0.1, None);
+    for (name, params, expected) in [
+        (
+            "rmsprop",
+            three_steps(rmsprop(0.1).decay(0.95).eps(1e-3).initial_scale(0.5))?,
+            [2.55091f32, 3.90711, 4.82689],
+        ),
+        ("rmsprop, corrected", three_steps(moments)?, [2.69537, 3.91997, 4.88365]),
+        (
+            "rmsprop_centered",
+            three_steps(rmsprop_centered(0.1, Some(0.9)).decay(0.95).eps(1e-2))?,
+            [1.08695, 4.52706, 4.4061],
+        ),
+        (
+            "rmsprop_centered, eps outside",
+            three_steps(centered.clone().decay(0.8).eps(1e-2).eps_in_sqrt(false))?,
+            [2.37176, 3.96922, 4.75943],
+        ),
+        ("rmsprop_centered, initial scale", three_steps(centered.initial_scale(0.3))?, [2.49254, 3.93377, 4.83567]),
+        ("adagrad", three_steps(adagrad(0.1).initial_accumulator_value(0.3).eps(1e-2))?, [2.78778, 3.98739, 4.92843]),
+        ("lion", three_steps(lion(0.1).b1(0.8).b2(0.7).weight_decay(0.05))?, [2.65672, 4.0388, 4.82587]),
+        ("amsgrad", three_steps(amsgrad(0.1).b1(0.8).b2(0.9).eps(1e-2).eps_root(1e-3))?, [2.73885, 4.08508, 4.89807]),
+        ("adamax", three_steps(adamax(0.1).b1(0.8).b2(0.9).eps(1e-2))?, [2.75955, 4.08694, 4.90397]),
+        (
+            "adabelief",
+            three_steps(adabelief(0.1).b1(0.8).b2(0.9).eps(1e-2).eps_root(1e-3))?,
+            [2.62882, 4.10687, 4.87574],
+        ),
+        ("yogi", three_steps(yogi(0.1).b1(0.8).b2(0.9).eps(1e-2))?, [2.72416, 4.08593, 4.89812]),
+        ("radam", three_steps(radam(0.1).b1(0.8).b2(0.9).eps(1e-2).threshold(4.5))?, [2.70319, 4.17104, 4.92104]),
+        ("adan", three_steps(adan(0.1, 0.05).b1(0.8).b2(0.9).b3(0.7).eps(1e-2))?, [2.68105, 4.00881, 4.8316]),
+        (
+            "novograd",
+            three_steps(novograd(0.1).b1(0.8).b2(0.5).eps(1e-2).weight_decay(0.05))?,
+            [2.69937, 3.94292, 4.83815],
+        ),
+        ("adamw", three_steps(adamw(0.1, 0.9).b1(0.8).weight_decay(0.05))?, [2.67116, 4.02431, 4.82124]),
+        ("lamb", three_steps(lamb(0.1, 0.0).b1(0.8).weight_decay(0.05))?, [1.40558, 4.02285, 4.31592]),
+        ("adamaxw", three_steps(adamaxw(0.1, 0.0).b1(0.8).weight_decay(0.05))?, [2.72199, 4.02475, 4.82839]),
+    ] {
+        let distance = params.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0f32, f32::max);
+        assert!(distance < 2e-5, "{name}: {params:?} is not {expected:?}");
+    }
+    Ok(())
+}

@@ -1,7 +1,7 @@
 //! The usual optimizers: chains of transformations with Optax's defaults.
 //!
-//! An optimizer is a tuple. To change one of its numbers, write the tuple:
-//! `(ScaleByAdam { b1: 0.8, ..scale_by_adam() }, scale_by_learning_rate(1e-3))`.
+//! An optimizer is a tuple. Methods change its numbers (`options.rs`): `rmsprop(1e-2).decay(0.95)`. For other changes, write the
+//! tuple: `(ScaleByAdam { b1: 0.8, ..scale_by_adam() }, scale_by_learning_rate(1e-3))`.
 
 use shardax::prelude::{Array, ArrayLike, random};
 

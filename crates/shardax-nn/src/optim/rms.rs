@@ -85,6 +85,8 @@ pub struct ScaleByStddev {
     pub eps: f64,
     /// The initial mean of squares. Default 0.
     pub initial_scale: f64,
+    /// Adds `eps` inside of the square root. Default true.
+    pub eps_in_sqrt: bool,
 }
 
 /// The state of [`ScaleByStddev`].
@@ -107,7 +109,7 @@ pub struct StddevState<P> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn scale_by_stddev() -> ScaleByStddev {
-    ScaleByStddev { decay: 0.9, eps: 1e-8, initial_scale: 0.0 }
+    ScaleByStddev { decay: 0.9, eps: 1e-8, initial_scale: 0.0, eps_in_sqrt: true }
 }
 
 impl<P: Tree> GradientTransformation<P> for ScaleByStddev {
@@ -127,7 +129,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByStddev {
             let squares = tree::map2(|g, m| abs_sq(&(g - m)) * (1.0 - self.decay), grads.clone(), state.mu.clone())?;
             let variance = tree::map2(|v, square| (v + square) * self.decay, state.variance, squares)?;
             let mu = update_moment(&grads, &state.mu, self.decay, 1)?;
-            let updates = tree::map2(|v, g| (v + self.eps).rsqrt() * g, variance.clone(), grads)?;
+            let updates = tree::map2(|v, g| inverse_root(v, self.eps, self.eps_in_sqrt) * g, variance.clone(), grads)?;
             Ok((updates, StddevState { mu, variance }))
         })
     }
