@@ -14,6 +14,7 @@ mod decompositions;
 mod edges;
 mod extremes;
 mod half;
+mod histograms;
 mod indices;
 mod keys;
 mod limits;
@@ -30,6 +31,7 @@ mod sharded;
 mod softmax;
 mod sorts;
 mod sums;
+mod tridiagonal;
 mod vectors;
 mod weak;
 

@@ -1,13 +1,14 @@
 //! Counts of values: bins, histograms and their edges.
 
 use super::options::options;
-use super::{checked_or_failed, convert, diff, filled, to_inexact, to_strong_type, where_};
+use super::{checked_or_failed, convert, diff, filled, stack, to_inexact, to_strong_type, where_};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::core::sharding_like::ShardingLike;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::auto_axes::out_sharding;
+use crate::ops::index::{IndexItem, IntoIndexItem};
 use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
@@ -268,6 +269,150 @@ impl HistogramOptions {
         });
         (counts, edges)
     }
+}
+
+/// Computes the histogram of points in several dimensions. `sample` has a row for each point, and `bins` has the bins of
+/// each dimension. Returns the counts, int32 without weights, with a dimension for each column of `sample`; and the edges of
+/// each dimension. [`HistogramOptions`] has weights and densities.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let points = array([[0.0f32, 0.0], [1.0, 0.2], [1.0, 1.0]]);
+/// let (counts, edges) = histogramdd(&points, [2, 2]);
+/// assert_eq!(counts.to_vec::<i32>()?, [1, 0, 1, 1]);
+/// assert_eq!(edges[1].to_vec::<f32>()?, [0.0, 0.5, 1.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn histogramdd<B: IntoBins>(sample: impl ArrayLike, bins: impl IntoIterator<Item = B>) -> (Array, Vec<Array>) {
+    HistogramOptions::new().histogramdd(sample, bins)
+}
+
+/// Computes the histogram of points with these coordinates. Returns the counts and the edges of both dimensions; see
+/// [`histogramdd`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (counts, x_edges, y_edges) = histogram2d(array([0.0f32, 1.0, 1.0]), array([0.0f32, 0.2, 1.0]), [2, 1]);
+/// assert_eq!(counts.to_vec::<i32>()?, [1, 2]);
+/// assert_eq!((x_edges.shape(), y_edges.shape()), (&[3][..], &[2][..]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn histogram2d<B: IntoBins>(x: impl ArrayLike, y: impl ArrayLike, bins: [B; 2]) -> (Array, Array, Array) {
+    HistogramOptions::new().histogram2d(x, y, bins)
+}
+
+impl HistogramOptions {
+    /// See [`histogram2d`](histogram2d()).
+    #[track_caller]
+    pub fn histogram2d<B: IntoBins>(
+        &self,
+        x: impl ArrayLike,
+        y: impl ArrayLike,
+        bins: [B; 2],
+    ) -> (Array, Array, Array) {
+        let (x, y) = (x.into_array(), y.into_array());
+        let sample = checked_or_failed(&x, || {
+            y.check()?;
+            if x.ndim() != 1 || y.ndim() != 1 {
+                return Err(err!(
+                    Value,
+                    "histogram2d needs two vectors of coordinates, got {} and {}",
+                    x.type_name(),
+                    y.type_name()
+                )
+                .help("flatten them with `ravel()`"));
+            }
+            Ok(stack([&x, &y], 1))
+        });
+        let (counts, edges) = at_caller(|| self.histogramdd(sample, bins));
+        (counts, edges[0].clone(), edges[1].clone())
+    }
+
+    /// See [`histogramdd`](histogramdd()).
+    #[track_caller]
+    pub fn histogramdd<B: IntoBins>(
+        &self,
+        sample: impl ArrayLike,
+        bins: impl IntoIterator<Item = B>,
+    ) -> (Array, Vec<Array>) {
+        let sample = sample.into_array();
+        let bins: Vec<Bins> = bins.into_iter().map(IntoBins::into_bins).collect();
+        // Each dimension has edges, even if they carry the error of the sample.
+        let columns: Vec<Array> = (0..bins.len())
+            .map(|column| {
+                checked_or_failed(&sample, || self.check_sample(&sample, bins.len()).map(|()| sample.get((.., column))))
+            })
+            .collect();
+        let edges: Vec<Array> = at_caller(|| {
+            columns.iter().zip(&bins).map(|(column, bins)| self.histogram_bin_edges(column, bins.clone())).collect()
+        });
+        let counts = checked_or_failed(&sample, || {
+            self.check_sample(&sample, bins.len())?;
+            edges.iter().try_for_each(Array::check)?;
+            // As in JAX, points without weights are counted by integers.
+            let ones = Array::literal(Scalar::Int(1), DType::I32, false);
+            let weights = self.weights.as_ref().unwrap_or(&ones);
+            let points = super::promote_dtypes(&[&sample], to_inexact)?.swap_remove(0);
+            let args = [&[to_strong_type(&points, points.dtype()), weights.ravel()], &edges[..]].concat();
+            composite1("histogramdd", self.density, &args, |&density, args| Ok(vec![count_points(args, density)]))
+        });
+        (counts, edges)
+    }
+
+    /// Returns an error unless the sample is a matrix with a column for each dimension, and a weight for each row.
+    fn check_sample(&self, sample: &Array, dimensions: usize) -> Result<()> {
+        if dimensions == 0 || sample.ndim() != 2 || sample.shape()[1] != dimensions {
+            return Err(err!(
+                Value,
+                "histogramdd needs a matrix with a column for each of the {dimensions} dimensions of the bins, got {}",
+                sample.type_name()
+            )
+            .help("pass a row for each point, such as `stack([&x, &y], 1)`, and bins for each column"));
+        }
+        if let Some(weights) = self.weights.as_ref().filter(|weights| weights.shape() != &sample.shape()[..1]) {
+            return Err(err!(
+                Value,
+                "histogramdd weights must have one number for each row of {}, got {}",
+                sample.type_name(),
+                weights.type_name()
+            )
+            .help("pass a vector with one weight for each point"));
+        }
+        if self.ends.is_some() || self.out_sharding.is_some() {
+            return Err(err!(Type, "histogramdd does not have the options `range` and `out_sharding`")
+                .help("pass arrays of edges as bins: `linspace(low, high, bins + 1)`"));
+        }
+        Ok(())
+    }
+}
+
+/// Counts the points of the arguments: the sample, the weights, and the edges of each dimension.
+fn count_points(args: &[Array], density: bool) -> Array {
+    let (sample, edges) = (&args[0], &args[2..]);
+    let weights = args[1].broadcast_to(&sample.shape()[..1]);
+    // Each dimension has a bin before its first edge and a bin after its last edge, which are cut off at the end.
+    let bins = edges.iter().enumerate().map(|(column, edges)| {
+        let x = sample.get((.., column));
+        let is_last_edge = x.equal(edges.get(-1));
+        where_(is_last_edge, edges.size() as i32 - 1, edges.searchsorted_right(&x))
+    });
+    let index: Vec<IndexItem> = bins.map(IntoIndexItem::into_index_item).collect();
+    let shape: Vec<usize> = edges.iter().map(|edges| edges.size() + 1).collect();
+    let all_counts = filled(&shape, Scalar::Int(0), weights.dtype()).at(index).add(weights);
+    let inner: Vec<IndexItem> = edges.iter().map(|edges| (1..edges.size()).into_index_item()).collect();
+    let counts = all_counts.get(inner);
+    if !density {
+        return counts;
+    }
+    let total = counts.sum(..);
+    let per_width = edges.iter().enumerate().fold(counts, |counts, (d, edges)| {
+        let mut shape = vec![1; counts.ndim()];
+        shape[d] = edges.size() - 1;
+        counts / lax::reshape(&diff(edges, 1, 0), &shape)
+    });
+    per_width / total
 }
 
 impl IntoBins for Bins {

@@ -227,6 +227,7 @@ table! {
     "linalg::svd_full" => |c| linalg::svd_full(&c.x);
     "linalg::svdvals" => |c| linalg::svdvals(&c.x);
     "linalg::tensorinv" => |c| linalg::tensorinv(&c.x, c.n);
+    "lax::tridiagonal_solve" => |c| lax::linalg::tridiagonal_solve(&c.x, &c.y, &c.x, c.y.expand_dims(-1));
     "linalg::tensorsolve" => |c| linalg::tensorsolve(&c.x, &c.y);
     "linalg::toeplitz" => |c| scipy::linalg::toeplitz(&c.x, &c.y);
     "linalg::toeplitz_symmetric" => |c| scipy::linalg::toeplitz_symmetric(&c.x);

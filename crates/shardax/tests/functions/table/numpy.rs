@@ -132,6 +132,11 @@ table! {
     "numpy::hanning" => |c| np::hanning(c.n);
     "numpy::heaviside" => |c| np::heaviside(&c.x, &c.y);
     "numpy::histogram" => |c| np::histogram(&c.x, c.n).0;
+    "numpy::histogram2d" => |c| {
+        let (counts, x, y) = np::histogram2d(&c.x, &c.y, [c.n, 2]);
+        (counts, x, y)
+    };
+    "numpy::histogramdd" => |c| np::histogramdd(&c.x, [c.n, 2]).0;
     "numpy::histogram_bin_edges" => |c| same!(c;
         np::histogram_bin_edges(&c.x, c.n),
         np::HistogramOptions::new().range(c.f, &c.y).histogram_bin_edges(&c.x, &c.places)
