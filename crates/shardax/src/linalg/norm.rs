@@ -7,13 +7,13 @@ use crate::core::array::Array;
 use crate::core::program::trace::or_failed;
 use crate::dtype::DType;
 use crate::error::{Result, err};
-use crate::ops::numpy::{IntoAxes, conj, maximum, real};
+use crate::ops::numpy::axes::KeptAxes;
+use crate::ops::numpy::{IntoAxes, IntoReduction, conj, maximum, over, real};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::matrix::{adjoint, product};
 use crate::ops::primitive::unary::{ABS, SQRT};
 use crate::ops::promotion::convert;
-use crate::shape::normalize_axis;
 
 /// The order of a norm.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -59,6 +59,7 @@ impl From<f64> for NormOrder {
 /// assert_eq!(norm(&x, 2, -1).to_vec::<f32>()?, [5.0, 10.0]);
 /// assert_eq!(norm(&x, f64::INFINITY, 0).to_vec::<f32>()?, [6.0, 8.0]);
 /// assert_eq!(norm(&x, 1, ..).item::<f32>()?, 12.0);
+/// assert_eq!(norm(&x, 2, over(-1).keepdims(true)).shape(), [2, 1]);
 /// assert_eq!(norm(&x, NormOrder::Default, ..).item::<f32>()?, 125.0f32.sqrt());
 /// # Ok::<(), shardax::Error>(())
 /// ```
@@ -67,8 +68,8 @@ impl From<f64> for NormOrder {
 /// The result carries an error for a wrong number of axes, for orders that are not defined for matrices, and for axes
 /// out of bounds.
 #[track_caller]
-pub fn norm(x: impl ArrayLike, order: impl Into<NormOrder>, axes: impl IntoAxes) -> Array {
-    run(x.into_array(), order.into(), axes, false)
+pub fn norm(x: impl ArrayLike, order: impl Into<NormOrder>, axes: impl IntoReduction) -> Array {
+    run(x.into_array(), order.into(), axes)
 }
 
 /// Like [`norm`], but keeps the reduced axes with size 1.
@@ -80,7 +81,7 @@ pub fn norm(x: impl ArrayLike, order: impl Into<NormOrder>, axes: impl IntoAxes)
 /// ```
 #[track_caller]
 pub fn norm_keepdims(x: impl ArrayLike, order: impl Into<NormOrder>, axes: impl IntoAxes) -> Array {
-    run(x.into_array(), order.into(), axes, true)
+    run(x.into_array(), order.into(), over(axes).keepdims(true))
 }
 
 /// The parameters of a norm.
@@ -100,17 +101,12 @@ enum Kind {
 }
 
 #[track_caller]
-fn run(x: Array, order: NormOrder, axes: impl IntoAxes, keepdims: bool) -> Array {
+fn run(x: Array, order: NormOrder, axes: impl IntoReduction) -> Array {
     or_failed(&x, || {
         let operand = inexact(&x)?;
-        let rank = x.ndim();
-        let named_axes = axes.into_axes();
-        let all_axes = named_axes.is_none();
-        let axes: SmallVec<[usize; 4]> = match named_axes {
-            None => (0..rank).collect(),
-            Some(axes) => axes.iter().map(|&a| normalize_axis(a as isize, rank)).collect::<Result<_>>()?,
-        };
-        let kind = check(&x, order, &axes, all_axes)?;
+        let kept = KeptAxes::new("norm", &x, axes)?;
+        let axes = &kept.axes;
+        let kind = check(&x, order, axes, kept.all)?;
         let signed = axes.iter().map(|&a| a as i32).collect();
         let params = Params { kind, axes: signed };
         let out = composite1("norm", params, &[operand], |params, x| {
@@ -126,9 +122,7 @@ fn run(x: Array, order: NormOrder, axes: impl IntoAxes, keepdims: bool) -> Array
             };
             Ok(vec![if dtype == compute_dtype { norm } else { convert(&norm, dtype, false) }])
         })?;
-        let mut shape = x.shape_owned();
-        axes.iter().for_each(|&a| shape[a] = 1);
-        Ok(if keepdims { crate::ops::lax::reshape(&out, &shape) } else { out })
+        Ok(kept.insert(&x, out, 0))
     })
 }
 

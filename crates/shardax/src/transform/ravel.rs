@@ -9,6 +9,7 @@ use crate::dtype::DType;
 use crate::error::{AtCaller, Result, err};
 use crate::ops::lax;
 use crate::ops::numpy::promote_dtypes;
+use crate::ops::operators::ArrayLike;
 use crate::shape::size;
 use crate::source;
 
@@ -29,7 +30,7 @@ pub struct Unravel<T> {
 /// use shardax::ravel_pytree;
 /// let (flat, unravel) = ravel_pytree(&(ones([2, 2]), array([3i8])))?;
 /// assert_eq!(flat.to_vec::<f32>()?, [1.0, 1.0, 1.0, 1.0, 3.0]);
-/// let (matrix, vector) = unravel.call(&(flat * 2))?;
+/// let (matrix, vector) = unravel.call(flat * 2)?;
 /// assert_eq!((matrix.shape(), vector.to_vec::<i8>()?), (&[2, 2][..], vec![6]));
 /// # Ok::<(), shardax::Error>(())
 /// ```
@@ -57,8 +58,9 @@ impl<T: Tree> Unravel<T> {
     /// # Errors
     /// Returns an error for a vector of another length.
     #[track_caller]
-    pub fn call(&self, vector: &Array) -> Result<T> {
+    pub fn call(&self, vector: impl ArrayLike) -> Result<T> {
         let _line = source::enter();
+        let vector = &vector.into_array();
         vector.check()?;
         let count: usize = self.avals.iter().map(|aval| size(&aval.shape)).sum();
         if vector.shape() != [count] {

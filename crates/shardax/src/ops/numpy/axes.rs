@@ -15,6 +15,7 @@ use crate::ops::primitive::reduce::{Reducer, accumulator};
 use crate::ops::promotion::to_inexact;
 use crate::shape::Shape;
 pub(crate) use crate::shape::normalize_axes;
+use crate::shape::normalize_axis;
 pub use crate::shape::{AxisNumber, IntoAxes};
 use crate::sharding::Typed;
 
@@ -119,6 +120,51 @@ impl Over {
     /// Fails if an option is set that the function `name` does not have.
     pub(super) fn check(&self, name: &str, x: &Array, options: Options) -> Result<()> {
         Reduction::new(name, x, self.clone(), options).map(drop)
+    }
+}
+
+/// The axes of a function whose only option is `keepdims`.
+pub(crate) struct KeptAxes {
+    /// The axes in the order in which they were named.
+    pub axes: SmallVec<[usize; 4]>,
+    /// Is true if no axes were named.
+    pub all: bool,
+    keepdims: bool,
+}
+
+impl KeptAxes {
+    /// Returns an error if another option than `keepdims` is set, or if an axis is out of range.
+    pub fn new(name: &str, x: &Array, axes: impl IntoReduction) -> Result<Self> {
+        let over = axes.into_reduction();
+        over.check(name, x, Options::None)?;
+        if over.mask.is_some() {
+            return Err(err!(Type, "`{name}` does not have the option `mask`").help(
+                "select the elements first, or replace the others by NaN and call the function that ignores NaN",
+            ));
+        }
+        let axes = match &over.axes {
+            None => (0..x.ndim()).collect(),
+            Some(axes) => axes.iter().map(|&a| normalize_axis(a as isize, x.ndim())).collect::<Result<_>>()?,
+        };
+        Ok(KeptAxes { axes, all: over.axes.is_none(), keepdims: over.keepdims })
+    }
+
+    /// Like [`new`](Self::new) for axes in ascending order. Also returns an error if an axis is named twice.
+    pub fn sorted(name: &str, x: &Array, axes: impl IntoReduction) -> Result<Self> {
+        let over = axes.into_reduction();
+        let axes = normalize_axes(over.axes.as_deref(), x.ndim());
+        Ok(KeptAxes { axes: axes?, ..KeptAxes::new(name, x, over)? })
+    }
+
+    /// Inserts the reduced axes of `x` into the result with size 1 if they are kept. The first `leading` dimensions of the
+    /// result do not come from `x`.
+    pub fn insert(&self, x: &Array, out: Array, leading: usize) -> Array {
+        if !self.keepdims {
+            return out;
+        }
+        let mut shape = out.shape()[..leading].to_vec();
+        shape.extend(x.shape().iter().enumerate().map(|(d, &n)| if self.axes.contains(&d) { 1 } else { n }));
+        lax::reshape(&out, &shape)
     }
 }
 

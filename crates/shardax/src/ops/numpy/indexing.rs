@@ -312,6 +312,7 @@ impl Array {
     /// ```
     /// # use shardax::prelude::*;
     /// assert_eq!(array([1, 2, 3, 4]).roll(1, 0).to_vec::<i32>()?, [4, 1, 2, 3]);
+    /// assert_eq!(array([[1, 2], [3, 4]]).roll((1, -1), (0, 1)).to_vec::<i32>()?, [4, 3, 2, 1]);
     /// let f = jit(|x: Array, by: Array| x.roll(by, [0, 1]));
     /// assert_eq!(f.call((array([[1, 2], [3, 4]]), array([1, 1])))?.to_vec::<i32>()?, [4, 3, 2, 1]);
     /// # Ok::<(), shardax::Error>(())
@@ -426,6 +427,23 @@ macro_rules! into_shift {
 }
 
 into_shift!(i32 i64);
+
+macro_rules! tuple_shifts {
+    ($($t:ty)*) => {$(
+        impl IntoShift for ($t, $t) {
+            fn into_shift(self) -> Shift {
+                [self.0, self.1].into_shift()
+            }
+        }
+        impl IntoShift for ($t, $t, $t) {
+            fn into_shift(self) -> Shift {
+                [self.0, self.1, self.2].into_shift()
+            }
+        }
+    )*};
+}
+
+tuple_shifts!(i32 i64);
 
 impl IntoShift for Array {
     fn into_shift(self) -> Shift {

@@ -2,7 +2,7 @@
 
 mod array_methods;
 mod arrays;
-mod axes;
+pub(crate) mod axes;
 mod contraction_order;
 mod coordinates;
 mod creation;

@@ -1,7 +1,8 @@
 //! Quantiles of elements that are not NaN.
 
+use super::axes::KeptAxes;
 use super::statistics::{interpolate, lines, position_dtype};
-use super::{IntoAxes, checked_or_failed, convert, isnan, normalize_axes, over, to_inexact, to_strong_type};
+use super::{IntoReduction, checked_or_failed, convert, isnan, over, to_inexact, to_strong_type};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::error::err;
@@ -21,7 +22,7 @@ use crate::ops::primitive::composite::composite1;
 /// # Errors
 /// The result carries an error for complex numbers, and axes out of range.
 #[track_caller]
-pub fn nanquantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Array {
+pub fn nanquantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let (x, q) = (x.into_array(), q.into_array());
     checked_or_failed(&x, || {
         q.check()?;
@@ -31,13 +32,14 @@ pub fn nanquantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) ->
         }
         // As in JAX, the dtype of the result does not depend on `q`.
         let (dtype, weak) = (to_inexact(x.dtype()), x.weak_type());
-        let axes = normalize_axes(axes, x.ndim())?;
+        let kept = KeptAxes::sorted("nanquantile", &x, axes)?;
+        let axes = &kept.axes;
         let count = axes.iter().map(|&a| x.shape()[a]).product::<usize>();
         // As in JAX, the quantile of no elements is NaN, as of elements that are all NaN. A sum has the sharding of the result.
-        let x =
-            if count == 0 { convert(&x, dtype, weak).sum(over(&*axes).keepdims(true)) + f64::NAN } else { x.clone() };
-        let args = [convert(&x, dtype, weak), to_strong_type(&q, position_dtype(dtype, count))];
-        composite1("nanquantile", axes.to_vec(), &args, |axes, args| {
+        let elements =
+            if count == 0 { convert(&x, dtype, weak).sum(over(&**axes).keepdims(true)) + f64::NAN } else { x.clone() };
+        let args = [convert(&elements, dtype, weak), to_strong_type(&q, position_dtype(dtype, count))];
+        let quantiles = composite1("nanquantile", axes.to_vec(), &args, |axes, args| {
             let (q, (batch, lines)) = (&args[1], lines(&args[0], axes));
             let axis = batch.len() as i32;
             // NaN sorts last, so the other elements are up to `last_index`.
@@ -52,7 +54,8 @@ pub fn nanquantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) ->
             });
             let quantiles = interpolate(&low, &high, &fraction);
             Ok(vec![lax::reshape(&quantiles.moveaxis(-1, 0), &[q.shape(), &batch].concat())])
-        })
+        })?;
+        Ok(kept.insert(&x, quantiles, q.ndim()))
     })
 }
 
@@ -64,7 +67,7 @@ pub fn nanquantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) ->
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn nanpercentile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Array {
+pub fn nanpercentile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let x = x.into_array();
     at_caller(|| nanquantile(&x, q.into_array() / 100, axes))
 }
@@ -77,7 +80,7 @@ pub fn nanpercentile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) 
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn nanmedian(x: impl ArrayLike, axes: impl IntoAxes) -> Array {
+pub fn nanmedian(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let x = x.into_array();
     at_caller(|| nanquantile(&x, 0.5, axes))
 }

@@ -1,11 +1,10 @@
 //! Statistics: order statistics, averages, differences, interpolation, covariances.
 
-use super::axes::{IntoAxes, IntoReduction, Options, Over, over};
+use super::axes::{IntoReduction, KeptAxes, Options, Over, over};
 use super::indexing::{IntoAxis, with_axis};
 use super::options::options;
 use super::{
-    broadcast_args, checked_or_failed, convert, filled, isnan, normalize_axes, promote_args, to_inexact,
-    to_strong_type, where_,
+    broadcast_args, checked_or_failed, convert, filled, isnan, promote_args, to_inexact, to_strong_type, where_,
 };
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
@@ -87,10 +86,11 @@ pub fn ptp(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
 /// # use shardax::prelude::*;
 /// # use shardax::numpy::median;
 /// assert_eq!(median(&array([3.0f32, 1.0, 2.0, 10.0]), ..).item::<f32>()?, 2.5);
+/// assert_eq!(median(ones([2, 4]), over(1).keepdims(true)).shape(), [2, 1]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn median(x: impl ArrayLike, axes: impl IntoAxes) -> Array {
+pub fn median(x: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let x = &x.into_array();
     at_caller(|| quantile(x, 0.5, axes))
 }
@@ -107,7 +107,7 @@ pub fn median(x: impl ArrayLike, axes: impl IntoAxes) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn quantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Array {
+pub fn quantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let x = &x.into_array();
     let q = q.into_array();
     checked_or_failed(x, || {
@@ -118,14 +118,17 @@ pub fn quantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Ar
         }
         // As in JAX, the dtype of the result does not depend on `q`.
         let (dtype, weak) = (to_inexact(x.dtype()), x.weak_type());
-        let axes = normalize_axes(axes, x.ndim())?;
+        let kept = KeptAxes::sorted("quantile", x, axes)?;
+        let axes = &kept.axes;
         let count: usize = axes.iter().map(|&a| x.shape()[a]).product();
         if count == 0 {
             return Err(err!(Value, "quantile of {} over axes {axes:?} has no elements", x.type_name())
                 .help("reduce over dimensions that have elements, or check the size before"));
         }
         let args = [convert(x, dtype, weak), to_strong_type(&q, position_dtype(dtype, count))];
-        composite1("quantile", axes.to_vec(), &args, |axes, args| Ok(vec![quantiles(&args[0], &args[1], axes)]))
+        let quantiles =
+            composite1("quantile", axes.to_vec(), &args, |axes, args| Ok(vec![quantiles(&args[0], &args[1], axes)]))?;
+        Ok(kept.insert(x, quantiles, q.ndim()))
     })
 }
 
@@ -179,7 +182,7 @@ fn quantiles(x: &Array, q: &Array, axes: &[usize]) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn percentile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoAxes) -> Array {
+pub fn percentile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoReduction) -> Array {
     let x = &x.into_array();
     at_caller(|| quantile(x, q.into_array() / 100, axes))
 }
