@@ -114,7 +114,7 @@ compiled_activations! {
     /// ```
     silu => |x| &x * x.logistic();
     /// `log(sigmoid(x))`, without overflow.
-    log_sigmoid => |x| -softplus(-x);
+    log_sigmoid => |x| -softplus(-float_if_exact(x));
     /// `x / (1 + |x|)`.
     soft_sign => |x| {
         // Adding 1 to a boolean promotes it to a weakly typed number, as in JAX.
@@ -135,7 +135,7 @@ compiled_activations! {
         where_(x.greater(1), 1, low)
     };
     /// `relu6(x + 3) / 6`.
-    hard_sigmoid => |x| relu6(x + 3) / 6;
+    hard_sigmoid => |x| relu6(float_if_exact(x) + 3) / 6;
     /// The scaled exponential linear unit of self-normalizing networks.
     ///
     /// Source: [Klambauer et al. 2017](https://arxiv.org/abs/1706.02515).
@@ -148,7 +148,7 @@ compiled_activations! {
         where_(x.less_equal(-1), 0, where_(x.greater_equal(1), &x, (&x + 1).square() * 0.25))
     };
     /// `(x + 1) / 2`, clamped to `[0, 1]`.
-    sparse_sigmoid => |x| (x + 1).clip(0, 2) * 0.5;
+    sparse_sigmoid => |x| (float_if_exact(x) + 1).clip(0, 2) * 0.5;
     /// `log(1 - exp(-x))` for positive `x`. It is accurate for small and for large `x`.
     ///
     /// Source: [Mächler 2012](https://cran.r-project.org/web/packages/Rmpfr/vignettes/log1mexp-note.pdf).

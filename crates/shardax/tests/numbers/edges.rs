@@ -479,3 +479,100 @@ fn sums_of_booleans() -> Result<()> {
     assert_eq!(np::einsum("ij,jk->i", &[&matrix, &matrix]).to_vec::<bool>()?, [true, true]);
     Ok(())
 }
+
+/// JAX's slopes; at 0 and `n` the logarithm of the choices is 0, but its slope is not.
+#[test]
+fn slopes_of_binom_at_the_ends() -> Result<()> {
+    setup();
+    let logpmf = |k: Array, p: Array| shardax::scipy::stats::binom::logpmf(k, 3, p, 0).sum(..);
+    let (k, p) = (array([0.0f32, 1.0, 3.0]), full(3, 0.4f32));
+    let (by_k, by_p) = grad(logpmf).argnums((Arg::<0>, Arg::<1>)).call((&k, &p))?;
+    same(&by_k, &[1.427868, 0.0945346, -2.238798]);
+    same(&by_p, &[-5.0, -0.8333333, 7.5]);
+    // The limits, where JAX returns NaN.
+    let (_, by_p) = grad(logpmf).argnums((Arg::<0>, Arg::<1>)).call((array([0.0f32, 3.0]), array([0.0f32, 1.0])))?;
+    same(&by_p, &[-3.0, 3.0]);
+    Ok(())
+}
+
+/// `x + 3` and `-x` can exceed the range of their dtype.
+#[test]
+fn activations_of_small_integers() -> Result<()> {
+    setup();
+    let (x, y) = (array([127i8, -128, 2]), array([255u8, 3, 0]));
+    same(&nn::hard_sigmoid(&x), &[1.0, 0.0, 0.8333333]);
+    same(&nn::hard_silu(&x), &[127.0, 0.0, 1.6666667]);
+    same(&nn::sparse_sigmoid(&x), &[1.0, 0.0, 1.0]);
+    same(&nn::hard_silu(&y), &[255.0, 3.0, 0.0]);
+    same(&nn::hard_sigmoid(array([i32::MAX])), &[1.0]);
+    same(&nn::log_sigmoid(&x), &[0.0, -128.0, -0.126928]);
+    same(&nn::log_sigmoid(&y), &[0.0, -0.04858735, -2f64.ln()]);
+    Ok(())
+}
+
+#[test]
+fn logarithms_of_complex_sums_are_complex() -> Result<()> {
+    setup();
+    let x = np::complex(array([1.0f32, -0.5]), array([2.0f32, 1.0]));
+    let options = np::LogsumexpOptions::new().b(array([2.0f32, -3.0]));
+    let log = options.logsumexp(&x, ..);
+    same(&np::stack([log.real(), log.imag()], 0), &[1.5495379, 2.3311496]);
+    let (log, sign) = options.return_sign(&x, ..);
+    same(&np::stack([log, sign.real(), sign.imag()], 0), &[1.5495379, -0.6891773, 0.7245927]);
+    Ok(())
+}
+
+#[test]
+fn one_choice_broadcasts_with_the_indices() -> Result<()> {
+    setup();
+    let choices = [array([7])];
+    assert_eq!(np::choose(array([0, 2, 1]), &choices, IndexMode::Clip).to_vec::<i32>()?, [7, 7, 7]);
+    Ok(())
+}
+
+#[test]
+fn complex_numbers_are_elements_of_sets() -> Result<()> {
+    setup();
+    let x = np::complex(array([[1.0f32, -0.5]]), array([2.0f32, 1.0]));
+    let test = np::complex(array([1.0f32, 3.0, -0.5]), array([2.0f32, 0.0, -1.0]));
+    assert_eq!(np::isin(&x, &test).shape(), [1, 2]);
+    assert_eq!(np::isin(&x, &test).to_vec::<bool>()?, [true, false]);
+    assert_eq!(np::isin(x.get((0, 0)), &test).to_vec::<bool>()?, [true]);
+    Ok(())
+}
+
+#[test]
+fn densities_of_complex_signals_are_real() -> Result<()> {
+    setup();
+    let x = np::complex(array([1.0f32, 2., 3., 4., 5., 0., 2., 3.]), array([0.0f32, 1., 0., -2., 0., 1., 0., 0.]));
+    let options = shardax::scipy::signal::SpectralOptions::new().nperseg(4).return_onesided(false);
+    same(&options.welch(&x)?.1, &[0.9444445, 5.0972223, 2.2222223, 2.3194442]);
+    Ok(())
+}
+
+#[test]
+fn gradient_between_uneven_coordinates() -> Result<()> {
+    setup();
+    let (x, at) = (array([[1.0f32, 4., 16., 49.], [2., 3., 5., 9.]]), array([1.0f32, 2., 4., 7.]));
+    let want = [3.0, 4.0, 8.0, 11.0, 1.0, 1.0, 1.1333334, 1.3333334];
+    same(&np::gradient(&x, &at, 1), &want);
+    same(&np::gradient(x.t(), &at, 0).t(), &want);
+    same(&np::gradient(x.get((.., ..2)), at.get(..2), -1), &[3.0, 3.0, 1.0, 1.0]);
+    assert!(np::gradient(&x, &at, 0).to_vec::<f32>().is_err());
+    Ok(())
+}
+
+#[test]
+fn polynomials_without_coefficients_are_zero() -> Result<()> {
+    setup();
+    assert_eq!(np::polymul(zeros(0), array([1.0f32, 2.0])).to_vec::<f32>()?, [0.0, 0.0]);
+    assert_eq!(np::polymul(array([3.0f32]), zeros(0)).to_vec::<f32>()?, [0.0]);
+    Ok(())
+}
+
+#[test]
+fn empty_vectors_are_indices() -> Result<()> {
+    setup();
+    assert_eq!(np::ix_([zeros(0)])[0].dtype(), DType::I32);
+    Ok(())
+}

@@ -174,6 +174,8 @@ pub fn ix_(vectors: impl IntoIterator<Item = impl ArrayLike>) -> Vec<Array> {
     at_caller(|| {
         let places = vectors.iter().map(|v| match v.dtype() {
             DType::Bool => super::flatnonzero(v, None),
+            // As in NumPy, so that an empty list of any dtype is a list of indices.
+            _ if v.size() == 0 => v.astype(DType::I32),
             _ => v.clone(),
         });
         MeshgridOptions::new().indexing(Indexing::Ij).sparse(true).meshgrid(places.collect::<Vec<_>>())
@@ -342,7 +344,9 @@ pub fn choose(x: impl ArrayLike, choices: impl IntoIterator<Item = impl ArrayLik
             IndexMode::Wrap => super::remainder(&x, n),
             IndexMode::Clip => x.clip(0, n - 1),
         };
+        // Indices broadcast with the choices, even if there is only one.
+        let last_choice = where_(x.greater_equal(0), last_choice, last_choice);
         let other_choices = choices.iter().enumerate().rev().skip(1);
-        Ok(other_choices.fold(last_choice.clone(), |otherwise, (i, choice)| where_(x.equal(i), choice, otherwise)))
+        Ok(other_choices.fold(last_choice, |otherwise, (i, choice)| where_(x.equal(i), choice, otherwise)))
     })
 }

@@ -256,6 +256,11 @@ pub fn isin(x: impl ArrayLike, test: impl ArrayLike) -> Array {
             if test.size() == 0 {
                 return Ok(vec![super::filled(x.shape(), Scalar::Bool(false), DType::Bool)]);
             }
+            if x.dtype().is_complex() {
+                // Complex numbers have no order to search in.
+                let equal = x.expand_dims(-1).equal(test.expand_dims((0..x.ndim() as i32).collect::<Vec<_>>()));
+                return Ok(vec![equal.any(-1)]);
+            }
             // Bisection needs no more memory than the operands, unlike a comparison of all pairs.
             let sorted = test.sort(0);
             let index = sorted.searchsorted(x.ravel()).minimum(test.size() as i32 - 1);

@@ -98,6 +98,9 @@ pub fn polysub(p: impl ArrayLike, q: impl ArrayLike) -> Array {
 /// ```
 #[track_caller]
 pub fn polymul(p: impl ArrayLike, q: impl ArrayLike) -> Array {
+    // A polynomial without coefficients is 0.
+    let [p, q] = [p.into_array(), q.into_array()]
+        .map(|x| if x.shape() == [0] { super::filled(&[1], Scalar::Int(0), x.dtype()) } else { x });
     convolve(p, q, ConvolveMode::Full)
 }
 
@@ -288,18 +291,20 @@ fn sliding(name: &str, x: impl ArrayLike, y: impl ArrayLike, mode: ConvolveMode,
     })
 }
 
-/// Returns the derivative along `axis` for samples with spacing `dx`, floating point. It is computed with second-order
-/// differences, and with first-order differences at the ends.
+/// Returns the derivative along `axis`, floating point. `dx` is the spacing of the samples, or a vector of their
+/// coordinates. The derivative is computed with second-order differences, and with first-order differences at the ends.
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::numpy::gradient;
-/// assert_eq!(gradient(array([1.0f32, 2.0, 4.0, 7.0]), 1.0, 0).to_vec::<f32>()?, [1.0, 1.5, 2.5, 3.0]);
+/// let x = array([1.0f32, 2.0, 4.0, 7.0]);
+/// assert_eq!(gradient(&x, 1.0, 0).to_vec::<f32>()?, [1.0, 1.5, 2.5, 3.0]);
+/// assert_eq!(gradient(x.square(), &x, 0).to_vec::<f32>()?, [3.0, 4.0, 8.0, 11.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
 /// # Errors
-/// The result carries an error for fewer than two elements.
+/// The result carries an error for fewer than two elements, and for another number of coordinates than elements.
 #[track_caller]
 pub fn gradient(x: impl ArrayLike, dx: impl ArrayLike, axis: impl AxisNumber) -> Array {
     let axis = axis.axis_number();
@@ -309,14 +314,26 @@ pub fn gradient(x: impl ArrayLike, dx: impl ArrayLike, axis: impl AxisNumber) ->
         let [x, dx] = [&args[0], &args[1]].map(|x| to_strong_type(x, x.dtype()));
         let axis = crate::shape::normalize_axis(axis as isize, x.ndim())?;
         let n = x.shape()[axis];
-        if n < 2 || dx.ndim() != 0 {
+        if n < 2 || !(dx.ndim() == 0 || dx.shape() == [n]) {
             return Err(err!(
                 Value,
                 "Shape of array too small to calculate a numerical gradient: {} with spacing {}",
                 x.type_name(),
                 dx.type_name()
             )
-            .help("pass at least 2 elements along the axis, and a scalar as the spacing"));
+            .help("pass at least 2 elements along the axis, and a scalar or one coordinate for each element as the spacing"));
+        }
+        if dx.ndim() == 1 {
+            // The coordinates of each element, with their dimension at `axis`.
+            let coordinates = dx.expand_dims((1..(x.ndim() - axis) as i32).collect::<Vec<_>>());
+            let steps = difference(&coordinates, 1..n, 0..n - 1, 0);
+            let slopes = difference(&x, 1..n, 0..n - 1, axis) / &steps;
+            let part = |array: &Array, start, end, axis| lax::slice_in_dim(array, start, end, axis);
+            let (before, after) = (part(&steps, 0, n - 2, 0), part(&steps, 1, n - 1, 0));
+            // The mean of the two slopes, in which the closer neighbor has more weight.
+            let inner = part(&slopes, 0, n - 2, axis) * &after + part(&slopes, 1, n - 1, axis) * &before;
+            let inner = inner / (before + after);
+            return Ok(lax::concatenate(&[part(&slopes, 0, 1, axis), inner, part(&slopes, n - 2, n - 1, axis)], axis));
         }
         let inner = difference(&x, 2..n, 0..n - 2, axis) * 0.5 / &dx;
         let at_start = difference(&x, 1..2, 0..1, axis) / &dx;

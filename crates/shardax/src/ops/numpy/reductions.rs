@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use super::axes::{IntoAxes, IntoReduction, Options, Reduction, over};
+use super::axes::{IntoAxes, IntoReduction, Options, Over, Reduction, over};
 use super::indexing::{IntoAxis, with_axis};
 use super::options::options;
 use super::{convert, maximum, minimum, to_inexact, to_strong_type, where_};
@@ -498,44 +498,43 @@ impl LogsumexpOptions {
         if self.b.is_none() {
             return x.logsumexp(axes);
         }
-        let (log, sign) = self.return_sign(&x, axes);
-        if log.error().is_some() || sign.dtype().is_complex() {
-            return log;
-        }
-        where_(sign.less(0), f64::NAN, log)
+        // The logarithm of a negative number is NaN, and a complex number has one.
+        self.reduced(&x, axes, |sum, max| sum.log() + max)
     }
 
     /// Returns the logarithm of the absolute value of the sum, and its sign.
     #[track_caller]
     pub fn return_sign(&self, x: impl ArrayLike, axes: impl IntoReduction) -> (Array, Array) {
         let (x, axes) = (x.into_array(), axes.into_reduction());
-        [false, true]
-            .map(|sign| {
-                let b = self.b.clone().unwrap_or_else(|| 1.into_array());
-                let args = super::promote_dtypes(&[&x, &b], to_inexact)
-                    .and_then(|args| super::broadcast_args("logsumexp", &args));
-                let args = match args {
-                    Ok(args) => args,
-                    Err(e) => return Array::from_result(Err(e), &x),
-                };
-                let shape =
-                    if args[0].ndim() >= args[1].ndim() { args[0].shape_owned() } else { args[1].shape_owned() };
-                let x = args[0].broadcast_to(&shape);
-                x.reduced("logsumexp", Options::None, axes.clone(), |x, over| {
-                    let b = over.masked(&args[1].broadcast_to(x.shape()), 0);
-                    let x = where_(b.not_equal(0), x, f64::NEG_INFINITY);
-                    // The maximum only prevents overflow, so it has no gradient.
-                    let max = lax::reduce_with(&super::real(&x), Reducer::Max, &over.axes);
-                    let max = crate::ops::primitive::stop_gradient::stop_gradient(where_(max.isfinite(), &max, 0));
-                    let dims: Vec<usize> = (0..x.ndim()).filter(|d| !over.axes.contains(d)).collect();
-                    Ok(in_accumulator(&x, |x| {
-                        let shifted = x - max.broadcast_in_dim(x.shape(), &dims);
-                        let sum = lax::reduce_with(&(shifted.exp() * b), Reducer::Sum, &over.axes);
-                        if sign { sum.sign() } else { sum.abs().log() + max }
-                    }))
-                })
-            })
-            .into()
+        let log = self.reduced(&x, axes.clone(), |sum, max| sum.abs().log() + max);
+        (log, self.reduced(&x, axes, |sum, _| sum.sign()))
+    }
+
+    /// Computes the sum of the exponentials divided by `exp(max)`, and returns `finish(sum, max)`.
+    #[track_caller]
+    fn reduced(&self, x: &Array, axes: Over, finish: fn(Array, Array) -> Array) -> Array {
+        let b = self.b.clone().unwrap_or_else(|| 1.into_array());
+        let args =
+            super::promote_dtypes(&[x, &b], to_inexact).and_then(|args| super::broadcast_args("logsumexp", &args));
+        let args = match args {
+            Ok(args) => args,
+            Err(e) => return Array::from_result(Err(e), x),
+        };
+        let shape = if args[0].ndim() >= args[1].ndim() { args[0].shape_owned() } else { args[1].shape_owned() };
+        let x = args[0].broadcast_to(&shape);
+        x.reduced("logsumexp", Options::None, axes, |x, over| {
+            let b = over.masked(&args[1].broadcast_to(x.shape()), 0);
+            let x = where_(b.not_equal(0), x, f64::NEG_INFINITY);
+            // The maximum only prevents overflow, so it has no gradient.
+            let max = lax::reduce_with(&super::real(&x), Reducer::Max, &over.axes);
+            let max = crate::ops::primitive::stop_gradient::stop_gradient(where_(max.isfinite(), &max, 0));
+            let dims: Vec<usize> = (0..x.ndim()).filter(|d| !over.axes.contains(d)).collect();
+            Ok(in_accumulator(&x, |x| {
+                let shifted = x - max.broadcast_in_dim(x.shape(), &dims);
+                let sum = lax::reduce_with(&(shifted.exp() * b), Reducer::Sum, &over.axes);
+                finish(sum, max)
+            }))
+        })
     }
 }
 

@@ -244,6 +244,8 @@ impl SpectralOptions {
             let options = (trend, scaling, boundary, self.padded.unwrap_or(false));
             let (params, args, axis) = self.prepared(name, signals, options, Some(self.average))?;
             let y = params.of(&args, axis)?;
+            // The density of one signal is real, also if the signal is complex.
+            let y = if signals.len() == 1 { y.real() } else { y };
             Ok((params.frequencies(self.fs, y.dtype().real()), y))
         })
     }
