@@ -114,7 +114,7 @@ compiled_activations! {
     /// ```
     silu => |x| &x * x.logistic();
     /// `log(sigmoid(x))`, without overflow.
-    log_sigmoid => |x| -softplus(-float_if_exact(x));
+    log_sigmoid => |x| -softplus(-float_if_integer(x));
     /// `x / (1 + |x|)`.
     soft_sign => |x| {
         // Adding 1 to a boolean promotes it to a weakly typed number, as in JAX.
@@ -199,6 +199,16 @@ fn floating(x: &Array) -> Array {
 #[track_caller]
 fn float_if_exact(x: Array) -> Array {
     if x.dtype().is_inexact() { x } else { convert(&x, DType::F32, true) }
+}
+
+/// Converts integers to the float that they promote to, because their negative can overflow. Booleans are unchanged: they have no
+/// negative, as in JAX.
+#[track_caller]
+fn float_if_integer(x: Array) -> Array {
+    if !x.dtype().is_integer() {
+        return x;
+    }
+    if x.weak_type() { float_if_exact(x) } else { floating(&x) }
 }
 
 #[track_caller]

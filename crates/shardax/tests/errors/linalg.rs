@@ -84,7 +84,7 @@ fn norms(t: &mut Table) {
     t.row("norm: three axes", Value, &["improper number of axes", "float32[2,3,4]"], || {
         at!(linalg::norm(ones([2, 3, 4]), 2, ..))
     });
-    t.row("norm: axis twice", Value, &["axis 1 twice"], || at!(linalg::norm(ones([2, 3]), 1, [1, -1])));
+    t.row("norm: axis twice", Value, &["name one axis twice"], || at!(linalg::norm(ones([2, 3]), 1, [1, -1])));
     t.row("norm: order of matrices", Value, &["invalid order P(3.0)"], || at!(linalg::norm(ones([2, 3]), 3, ..)));
     t.row("norm: order of vectors", Value, &["invalid order Fro"], || at!(linalg::norm(ones(3), NormOrder::Fro, 0)));
     t.row("norm: NaN", Value, &["invalid order P(NaN)"], || at!(linalg::norm(ones(3), f64::NAN, 0)));
