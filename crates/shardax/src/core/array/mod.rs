@@ -39,7 +39,7 @@ pub(crate) type Buffers = SmallVec<[Arc<pjrt::Buffer>; 1]>;
 
 /// A multi-dimensional array of one dtype, on one device or split over many.
 ///
-/// You create arrays with functions such as [`array`], [`zeros`](crate::numpy::zeros) and
+/// You create arrays with functions such as [`array`](array()), [`zeros`](crate::numpy::zeros) and
 /// [`Array::from_slice`], compute with operators, methods and the functions of [`numpy`](crate::numpy), and read the elements with
 /// [`to_vec`](Array::to_vec) or [`item`](Array::item). Inside of a function that is traced, for example by
 /// [`jit`](crate::jit()), an array has a type but no values, so you can compute with it but not read it.
