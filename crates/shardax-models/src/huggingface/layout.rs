@@ -13,10 +13,13 @@ pub enum Layout {
     Row,
     /// The last dimension comes first, as in PyTorch's `Linear`: `[out, in]`.
     Transposed,
-    /// The rows of `count` matrices one after the other, each transposed: `[count * out, in]` for `[count, in, out]`.
-    TransposedMatrices {
+    /// The rows of `count` matrices one after the other: `[count * in, out]` for `[count, in, out]`, or `[count * out, in]` if
+    /// each matrix is transposed.
+    JoinedMatrices {
         /// The number of matrices.
         count: usize,
+        /// True if each matrix is transposed.
+        transposed: bool,
     },
     /// The layout of PyTorch's convolutions, `[out, in, spatial dimensions]`.
     Convolution,
@@ -161,11 +164,12 @@ impl Raw {
         match layout {
             Layout::Same | Layout::Row => Some(self),
             Layout::Transposed => self.transposed(&backwards),
-            Layout::TransposedMatrices { count } => {
+            Layout::JoinedMatrices { count, transposed } => {
                 let (rows, rest) = self.shape.split_first()?;
-                let each = rows.checked_div(count).filter(|each| each * count == *rows)?;
-                let shape = [&[count, each], rest].concat();
-                self.reshaped(&shape).last_two_swapped()
+                let height = rows.checked_div(count).filter(|height| height * count == *rows)?;
+                let shape = [&[count, height], rest].concat();
+                let matrices = self.reshaped(&shape);
+                if transposed { matrices.last_two_swapped() } else { Some(matrices) }
             }
             Layout::Convolution if rank >= 2 => self.transposed(&(2..rank).chain([1, 0]).collect::<Vec<_>>()),
             Layout::Convolution => None,
@@ -211,12 +215,12 @@ impl Raw {
             }
             Layout::Same | Layout::Part { .. } | Layout::Interleaved { .. } => Some(self),
             Layout::Transposed | Layout::Rows { .. } | Layout::GroupedRows { .. } => self.transposed(&backwards),
-            Layout::TransposedMatrices { .. } if rank == 3 => {
-                let swapped = self.last_two_swapped()?;
-                let shape = [swapped.shape[0] * swapped.shape[1], swapped.shape[2]];
-                Some(swapped.reshaped(&shape))
+            Layout::JoinedMatrices { transposed, .. } if rank == 3 => {
+                let matrices = if transposed { self.last_two_swapped()? } else { self };
+                let shape = [matrices.shape[0] * matrices.shape[1], matrices.shape[2]];
+                Some(matrices.reshaped(&shape))
             }
-            Layout::TransposedMatrices { .. } => None,
+            Layout::JoinedMatrices { .. } => None,
             Layout::Convolution if rank >= 2 => {
                 self.transposed(&[rank - 1, rank - 2].into_iter().chain(0..rank - 2).collect::<Vec<_>>())
             }

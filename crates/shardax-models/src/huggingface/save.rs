@@ -65,7 +65,7 @@ fn do_not_fit(name: &str) -> shardax::Error {
 /// Returns the shape of an array in files, where attention heads and their features are one dimension.
 pub(super) fn flat_shape(path: &str, shape: &[usize], layout: Layout) -> Vec<usize> {
     match layout {
-        Layout::Convolution | Layout::TransposedMatrices { .. } => shape.to_vec(),
+        Layout::Convolution | Layout::JoinedMatrices { .. } => shape.to_vec(),
         _ if path.ends_with(".bias") => vec![shape.iter().product()],
         // The kernel of a convolution over patches, which the file has as a linear layer of whole patches.
         Layout::Transposed if path.ends_with("patches.conv.kernel") => {

@@ -112,6 +112,8 @@ fn models_of_stages_have_the_results_of_transformers() -> Result<()> {
     save_again::<ConvNext>("convnextv2", &temp.join("convnextv2"))?;
     save_again::<Segformer>("segformer", &temp.join("segformer"))?;
     save_again::<Swin>("swin", &temp.join("swin"))?;
+    save_again::<Resnet>("resnet", &temp.join("resnet"))?;
+    save_again::<Resnet>("regnet", &temp.join("regnet"))?;
     let (swin, resnet) = (Swin::from_pretrained(folder("swin_model"))?, Resnet::from_pretrained(folder("resnet"))?);
     fails(swin.forward(zeros([1, 32, 32, 3])).check(), &["[16, 16] patches", "8 by 8"]);
     fails(resnet.forward(zeros([1, 3, 32, 32])).check(), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);

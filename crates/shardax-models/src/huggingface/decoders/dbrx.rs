@@ -81,7 +81,8 @@ fn keys(config: &DecoderConfig, experts: &ExpertsConfig) -> KeyMap {
     let rows = config.features.saturating_add(narrow.saturating_mul(2));
     let (attention, ffn) = ("transformer.blocks.*.norm_attn_norm", "transformer.blocks.*.ffn");
     let joined = format!("{attention}.attn.Wqkv");
-    let transposed = Layout::TransposedMatrices { count: experts.count };
+    let [matrices, transposed] =
+        [false, true].map(|transposed| Layout::JoinedMatrices { count: experts.count, transposed });
     KeyMap::new()
         .array("embed.embedding", "transformer.wte.weight", Layout::Same)
         .norm("blocks[*].norm.0", &format!("{attention}.norm_1"))
@@ -97,7 +98,7 @@ fn keys(config: &DecoderConfig, experts: &ExpertsConfig) -> KeyMap {
         .linear(ROUTER, &format!("{ffn}.router.layer"))
         .array(format!("{EXPERTS}.gate.kernel"), format!("{ffn}.experts.mlp.w1"), transposed)
         .array(format!("{EXPERTS}.up.kernel"), format!("{ffn}.experts.mlp.v1"), transposed)
-        .array(format!("{EXPERTS}.down.kernel"), format!("{ffn}.experts.mlp.w2"), Layout::Same)
+        .array(format!("{EXPERTS}.down.kernel"), format!("{ffn}.experts.mlp.w2"), matrices)
         .norm("norm.0", "transformer.norm_f")
         .linear("head", "lm_head")
 }
