@@ -36,7 +36,7 @@ pub struct ResnetConfig {
     pub classes: Option<usize>,
 }
 
-/// The blocks of RegNet: three convolutions with equal features, the second one of which has groups.
+/// The blocks of RegNet: three convolutions with equal features. The second convolution has groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegnetBlocks {
     /// The features of a group.

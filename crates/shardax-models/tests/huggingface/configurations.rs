@@ -370,13 +370,13 @@ fn configurations_of_encoders_load_or_say_why() -> Result<()> {
 /// Fields of single layers must agree with the fields of all layers.
 #[test]
 fn fields_of_single_layers_are_checked() -> Result<()> {
-    let read = |text: &str| {
+    fn read(text: &str) -> Result<shardax_models::DecoderConfig> {
         let config = format!(
             r#"{{"model_type": "step3p5", "num_hidden_layers": 2, "sliding_window": 4, "num_sliding_attention_heads": 96,
             "layer_types": ["full_attention", "sliding_attention"], {text}}}"#
         );
-        Ok::<_, Error>(Decoder::read(&Config::from_json(&config)?)?.0)
-    };
+        Ok(Decoder::read(&Config::from_json(&config)?)?.0)
+    }
     let config = read(r#""per_layer_config": {"1": {"num_attention_heads": 96}}, "swiglu_limits": [null, 7]"#)?;
     assert_eq!(config.layer_heads.iter().map(|sizes| sizes.heads).collect::<Vec<_>>(), [64, 96]);
     assert_eq!(config.experts.map(|experts| experts.bounds), Some(vec![None, Some(7.0)]));

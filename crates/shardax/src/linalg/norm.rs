@@ -104,9 +104,9 @@ enum Kind {
 fn run(x: Array, order: NormOrder, axes: impl IntoReduction) -> Array {
     or_failed(&x, || {
         let operand = inexact(&x)?;
-        let kept = KeptAxes::new("norm", &x, axes)?;
-        let axes = &kept.axes;
-        let kind = check(&x, order, axes, kept.all)?;
+        let reduction = KeptAxes::new("norm", &x, axes)?;
+        let axes = &reduction.axes;
+        let kind = check(&x, order, axes, reduction.all)?;
         let signed = axes.iter().map(|&a| a as i32).collect();
         let params = Params { kind, axes: signed };
         let out = composite1("norm", params, &[operand], |params, x| {
@@ -122,7 +122,7 @@ fn run(x: Array, order: NormOrder, axes: impl IntoReduction) -> Array {
             };
             Ok(vec![if dtype == compute_dtype { norm } else { convert(&norm, dtype, false) }])
         })?;
-        Ok(kept.insert(&x, out, 0))
+        Ok(reduction.insert(&x, out, 0))
     })
 }
 

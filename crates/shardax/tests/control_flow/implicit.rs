@@ -24,14 +24,14 @@ fn higher_derivatives_of_custom_root_do_not_differentiate_the_solver() -> Result
     let first = grad(root);
     let second = grad(&first);
     let third = grad(&second);
-    let at = array(2.0f32);
+    let point = array(2.0f32);
     for (value, expected) in [
-        (root(at.clone())?, 1.618_034f32),
-        (first.call(&at)?, 0.276_393_2),
-        (second.call(&at)?, -0.032_260_187),
-        (third.call(&at)?, 0.006_187_368),
-        (jacfwd(&first).call(&at)?, -0.032_260_17),
-        (jit(jacfwd(jacfwd(root))).call(&at)?, -0.032_260_17),
+        (root(point.clone())?, 1.618_034f32),
+        (first.call(&point)?, 0.276_393_2),
+        (second.call(&point)?, -0.032_260_187),
+        (third.call(&point)?, 0.006_187_368),
+        (jacfwd(&first).call(&point)?, -0.032_260_17),
+        (jit(jacfwd(jacfwd(root))).call(&point)?, -0.032_260_17),
     ] {
         let value = value.item::<f32>()?;
         assert!((value - expected).abs() < 2e-5 * expected.abs().max(0.1), "{value} is not {expected}");

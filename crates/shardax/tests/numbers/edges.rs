@@ -233,7 +233,7 @@ const DEFAULT_OPTIONS: [(&str, CompilerOption); 3] = [
     ("xla_llvm_disable_expensive_passes", CompilerOption::Bool(false)),
 ];
 
-/// The compiler divides the loop over a choice of entire rows in two, one of which computes `exp` of the constant NaN:
+/// The compiler divides the loop over a choice of entire rows into two loops, and one loop computes `exp` of the constant NaN:
 /// it
 /// returned memory that nothing had been written to (in JAX too).
 #[test]

@@ -56,15 +56,19 @@ fn quantiles_keep_axes_in_their_places() -> Result<()> {
     let x = arange(0..24).astype(DType::F32).reshape([2, 3, 4]);
     let q = array([0.25f32, 0.75]);
     for (axes, shape) in [(vec![1], [2, 1, 4]), (vec![0, 2], [1, 3, 1]), (vec![0, 1, 2], [1, 1, 1])] {
-        let kept = over(axes.as_slice()).keepdims(true);
+        let kept_axes = over(axes.as_slice()).keepdims(true);
         let with_positions = [&[2], shape.as_slice()].concat();
         for (kept_shape, result, plain) in [
-            (shape.to_vec(), np::median(&x, kept.clone()), np::median(&x, axes.as_slice())),
-            (shape.to_vec(), np::nanmedian(&x, kept.clone()), np::nanmedian(&x, axes.as_slice())),
-            (with_positions.clone(), np::quantile(&x, &q, kept.clone()), np::quantile(&x, &q, axes.as_slice())),
-            (with_positions.clone(), np::nanquantile(&x, &q, kept.clone()), np::nanquantile(&x, &q, axes.as_slice())),
-            (shape.to_vec(), np::percentile(&x, 30, kept.clone()), np::percentile(&x, 30, axes.as_slice())),
-            (shape.to_vec(), np::nanpercentile(&x, 30, kept), np::nanpercentile(&x, 30, axes.as_slice())),
+            (shape.to_vec(), np::median(&x, kept_axes.clone()), np::median(&x, axes.as_slice())),
+            (shape.to_vec(), np::nanmedian(&x, kept_axes.clone()), np::nanmedian(&x, axes.as_slice())),
+            (with_positions.clone(), np::quantile(&x, &q, kept_axes.clone()), np::quantile(&x, &q, axes.as_slice())),
+            (
+                with_positions.clone(),
+                np::nanquantile(&x, &q, kept_axes.clone()),
+                np::nanquantile(&x, &q, axes.as_slice()),
+            ),
+            (shape.to_vec(), np::percentile(&x, 30, kept_axes.clone()), np::percentile(&x, 30, axes.as_slice())),
+            (shape.to_vec(), np::nanpercentile(&x, 30, kept_axes), np::nanpercentile(&x, 30, axes.as_slice())),
         ] {
             assert_eq!(result.shape(), kept_shape);
             assert_eq!(result.to_vec::<f32>()?, plain.to_vec::<f32>()?);
@@ -73,9 +77,9 @@ fn quantiles_keep_axes_in_their_places() -> Result<()> {
     // Rows and columns of a matrix norm keep the order in which they are named.
     let matrices = x.at((0, 0, 0)).set(-9);
     for axes in [[0, 2], [2, 0]] {
-        let kept = linalg::norm(&matrices, 1, over(axes).keepdims(true));
-        assert_eq!(kept.shape(), [1, 3, 1]);
-        assert_eq!(kept.to_vec::<f32>()?, linalg::norm(&matrices, 1, axes).to_vec::<f32>()?);
+        let norms = linalg::norm(&matrices, 1, over(axes).keepdims(true));
+        assert_eq!(norms.shape(), [1, 3, 1]);
+        assert_eq!(norms.to_vec::<f32>()?, linalg::norm(&matrices, 1, axes).to_vec::<f32>()?);
     }
     assert_eq!(linalg::norm(&x, linalg::NormOrder::Default, over(..).keepdims(true)).shape(), [1, 1, 1]);
     Ok(())

@@ -35,8 +35,9 @@ fn transformed_functions_are_transformed_by_reference() -> Result<()> {
     check(&assert_max_traces(cube, 16), 12.0)?;
     // A reference of a reference type, as a closure captures it.
     let mapped = vmap(&slope);
-    let both = jit(|x: Array| -> Result<Array> { Ok(vmap(&mapped).call(x.get(None))?.get(0) + mapped.call(x)?) });
-    close(&both.call(array([1.0f32, 2.0]))?, &array([6.0f32, 24.0]));
+    let sum_of_slopes =
+        jit(|x: Array| -> Result<Array> { Ok(vmap(&mapped).call(x.get(None))?.get(0) + mapped.call(x)?) });
+    close(&sum_of_slopes.call(array([1.0f32, 2.0]))?, &array([6.0f32, 24.0]));
     let (value, gradient) = jit(&value_and_grad(cube)).call(2.0f32)?;
     assert_eq!((value.item::<f32>()?, gradient.item::<f32>()?), (8.0, 12.0));
     let aux = value_and_grad(|x: Array| (cube(x.clone()), x)).has_aux();

@@ -1,7 +1,7 @@
 //! `Array`: a logical array, concrete on any number of devices or traced. User code does not distinguish the two.
 
 pub mod dlpack;
-mod hints;
+pub(crate) mod hints;
 pub(crate) mod host;
 mod host_buffer;
 pub(crate) mod live;

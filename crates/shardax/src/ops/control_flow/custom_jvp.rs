@@ -5,6 +5,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use crate::core::array::Array;
+use crate::core::array::hints::Operator;
 use crate::core::function::{Argnums, Function};
 use crate::core::program::trace::is_tracing;
 use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
@@ -15,7 +16,7 @@ use crate::ops::primitive::custom_jvp as jvp;
 use crate::ops::primitive::custom_jvp::RuleId;
 use crate::ops::state::check_unwritten;
 
-use super::custom_vjp::{HasRules, Unfinished};
+use super::custom_vjp::HasRules;
 use super::symbolic_zeros::{JvpRule, SymbolicJvp};
 
 /// A function with a custom forward-mode derivative; see [`custom_jvp`].
@@ -53,7 +54,7 @@ impl<F: Function<Args>, Args: Tree> CustomJvp<F, Args> {
     #[doc(hidden)]
     pub fn call<T>(&self, _args: T) -> Result<Array>
     where
-        for<'a> &'a Unfinished: HasRules,
+        for<'a> &'a Operator: HasRules,
     {
         Err(err!(Value, "the rules of the derivative are not set"))
     }

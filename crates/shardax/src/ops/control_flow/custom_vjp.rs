@@ -5,6 +5,7 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use crate::core::array::Array;
+use crate::core::array::hints::Operator;
 use crate::core::function::{Argnums, Function};
 use crate::core::program::trace::is_tracing;
 use crate::core::tree::{Flat, Tree, TreeDef, same_structure};
@@ -60,15 +61,11 @@ pub fn custom_vjp<Args: Tree, F: Function<Args>>(f: F) -> CustomVjp<F, Args> {
 )]
 pub trait HasRules {}
 
-/// Carries the bound [`HasRules`], because the compiler would print its own message for a bound of the function's type.
-#[doc(hidden)]
-pub struct Unfinished;
-
 impl<F: Function<Args>, Args: Tree> CustomVjp<F, Args> {
     #[doc(hidden)]
     pub fn call<T>(&self, _args: T) -> Result<Array>
     where
-        for<'a> &'a Unfinished: HasRules,
+        for<'a> &'a Operator: HasRules,
     {
         Err(err!(Value, "the rules of the derivative are not set"))
     }

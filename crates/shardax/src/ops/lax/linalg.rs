@@ -191,6 +191,9 @@ fn check_tridiagonal(args: &[Array; 4]) -> Result<()> {
 
 /// Eliminates the lower diagonal from the first row to the last, and substitutes backwards (the Thomas algorithm).
 fn eliminate(args: &[Array]) -> Result<Array> {
+    if args[3].size() == 0 {
+        return Ok(args[3].clone());
+    }
     let rank = args[1].ndim();
     // The rows come first, so that scans run over them; the diagonals broadcast over the columns of the right side.
     let rows = |x: &Array| x.moveaxis(rank as i32 - 1, 0);
@@ -201,9 +204,6 @@ fn eliminate(args: &[Array]) -> Result<Array> {
         let (upper, right) = (du / &pivot, (b - dl * right) / pivot);
         ((upper.clone(), right.clone()), (upper, right))
     };
-    if b.shape()[0] == 0 {
-        return Ok(args[3].clone());
-    }
     let first = (zeros_like(d.get(0)), zeros_like(b.get(0)));
     // The first row has no row above, whatever is stored there.
     let dl = dl.at(0).set(0);
@@ -213,6 +213,6 @@ fn eliminate(args: &[Array]) -> Result<Array> {
         (x.clone(), x)
     };
     let upper = upper.at(-1).set(0);
-    let (_, x) = ScanOptions::default().reverse(true).scan(backward, first.1, (upper, right))?;
+    let (_, x) = ScanOptions::new().reverse(true).scan(backward, first.1, (upper, right))?;
     Ok(x.moveaxis(0, rank as i32 - 1))
 }

@@ -32,8 +32,8 @@ pub fn nanquantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoReductio
         }
         // As in JAX, the dtype of the result does not depend on `q`.
         let (dtype, weak) = (to_inexact(x.dtype()), x.weak_type());
-        let kept = KeptAxes::sorted("nanquantile", &x, axes)?;
-        let axes = &kept.axes;
+        let reduction = KeptAxes::sorted("nanquantile", &x, axes)?;
+        let axes = &reduction.axes;
         let count = axes.iter().map(|&a| x.shape()[a]).product::<usize>();
         // As in JAX, the quantile of no elements is NaN, as of elements that are all NaN. A sum has the sharding of the result.
         let elements =
@@ -55,7 +55,7 @@ pub fn nanquantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoReductio
             let quantiles = interpolate(&low, &high, &fraction);
             Ok(vec![lax::reshape(&quantiles.moveaxis(-1, 0), &[q.shape(), &batch].concat())])
         })?;
-        Ok(kept.insert(&x, quantiles, q.ndim()))
+        Ok(reduction.insert(&x, quantiles, q.ndim()))
     })
 }
 

@@ -118,8 +118,8 @@ pub fn quantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoReduction) 
         }
         // As in JAX, the dtype of the result does not depend on `q`.
         let (dtype, weak) = (to_inexact(x.dtype()), x.weak_type());
-        let kept = KeptAxes::sorted("quantile", x, axes)?;
-        let axes = &kept.axes;
+        let reduction = KeptAxes::sorted("quantile", x, axes)?;
+        let axes = &reduction.axes;
         let count: usize = axes.iter().map(|&a| x.shape()[a]).product();
         if count == 0 {
             return Err(err!(Value, "quantile of {} over axes {axes:?} has no elements", x.type_name())
@@ -128,7 +128,7 @@ pub fn quantile(x: impl ArrayLike, q: impl ArrayLike, axes: impl IntoReduction) 
         let args = [convert(x, dtype, weak), to_strong_type(&q, position_dtype(dtype, count))];
         let quantiles =
             composite1("quantile", axes.to_vec(), &args, |axes, args| Ok(vec![quantiles(&args[0], &args[1], axes)]))?;
-        Ok(kept.insert(x, quantiles, q.ndim()))
+        Ok(reduction.insert(x, quantiles, q.ndim()))
     })
 }
 

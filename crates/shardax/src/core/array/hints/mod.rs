@@ -11,7 +11,7 @@ use super::Array;
 mod constructors;
 mod methods;
 
-/// Carries the bounds of brackets and methods. If the operand had them, the compiler would print its own message.
+/// Carries the bounds of brackets, methods and unfinished functions. If the operand had them, the compiler would print its own message.
 #[doc(hidden)]
 pub struct Operator;
 

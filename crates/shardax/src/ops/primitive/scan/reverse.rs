@@ -46,7 +46,7 @@ struct BackwardLoop<'a> {
 /// The results of a step of a backward loop: the sums, the cotangents of the carry, the cotangents of scanned operands, and
 /// logged values.
 struct StepResults {
-    /// Marks, among the summed constants, those that have a cotangent.
+    /// Is true for each summed constant that has a cotangent.
     has_sum: Vec<bool>,
     /// Marks the scanned operands that have a cotangent.
     has_xs: Vec<bool>,
