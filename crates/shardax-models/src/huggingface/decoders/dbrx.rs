@@ -16,8 +16,9 @@ pub(super) fn read(fields: &Fields, _: &str) -> Read {
         ..DecoderConfig::new(fields.size("vocab_size")?, fields.layers("n_layers")?, features, heads)
     };
     rotary(&mut config, fields, None)?;
+    let has_base = ["rope_theta", "rope_parameters", "rope_scaling"].iter().any(|name| fields.has(name));
     if let Some(about) = fields.object_opt("attn_config")? {
-        read_attention(&mut config, &about)?;
+        read_attention(&mut config, &about, has_base)?;
     }
     fields.divides(("kv_n_heads", config.kv_heads), ("n_heads", heads))?;
     let (experts, activation) = match fields.object_opt("ffn_config")? {
@@ -32,18 +33,20 @@ pub(super) fn read(fields: &Fields, _: &str) -> Read {
 }
 
 /// Reads the object that describes attention.
-fn read_attention(config: &mut DecoderConfig, about: &Fields) -> Result<()> {
+///
+/// Published files have the base of rotary positions in this object, and it is the base that the models were trained with. The
+/// current class in transformers reads only the fields next to the object and replaces an absent base by 10,000, so these fields
+/// take precedence.
+fn read_attention(config: &mut DecoderConfig, about: &Fields, has_base: bool) -> Result<()> {
     about.skip(&["attn_pdrop", "model_type", "kv_n_heads", "is_encoder_decoder"]);
     config.kv_heads = about.size_opt("kv_n_heads")?.unwrap_or(1);
     config.qkv_bound = about.number_opt("clip_qkv")?;
-    let Positions::Rotary(rope) = &config.positions else { return Ok(()) };
-    let base = about.number_or("rope_theta", rope.base)?;
-    if base != rope.base {
-        let message =
-            format!("field `rope_theta` is {base}, but transformers rotates positions by the base {}", rope.base);
-        return Err(about.error(message).help(
-            "set `rope_theta` next to `attn_config` to the base of the model, or load without `attn_config.rope_theta`",
-        ));
+    let base = about.number_opt("rope_theta")?;
+    if let (Positions::Rotary(rope), Some(base), false) = (&mut config.positions, base, has_base) {
+        if !(base.is_finite() && base > 0.0) {
+            return Err(about.error(format!("field `rope_theta` is {base}, but must be positive")));
+        }
+        rope.base = base;
     }
     about.finish_but_empty()
 }
