@@ -87,6 +87,14 @@ def staged(name, kind, size=16, **options):
     config = getattr(transformers, kind.split("For")[0].removesuffix("Model") + "Config")
     model = getattr(transformers, kind)(config(id2label=labels, label2id={v: k for k, v in labels.items()}, **options))
     randomize(model)
+    if kind.startswith(("MobileNet", "EfficientNet")):
+        # So that the features of many convolutions depend on the image.
+        for parameter_name, parameter in model.named_parameters():
+            if parameter_name.endswith(("bn.weight", "batchnorm.weight", "norm.weight")):
+                # EfficientNet's class starts with scales near zero.
+                parameter.data.abs_().add_(0.7)
+            if parameter.dim() == 4:
+                parameter.data.mul_(1.5 / (parameter.std() * parameter[0].numel() ** 0.5))
     for buffer_name, buffer in model.named_buffers():
         if buffer_name.endswith("running_mean"):
             buffer.copy_(torch.randn_like(buffer) * 0.3)
@@ -232,6 +240,10 @@ def mel():
     written("mel", None, arrays)
 
 
+MOBILE = {"depth_multiplier": 0.05, "min_depth": 4}
+EFFICIENT = {"width_coefficient": 0.01, "depth_divisor": 2, "hidden_dim": 12, "in_channels": [32, 16, 400], "out_channels": [16, 400, 600],
+             "kernel_sizes": [3, 5, 3], "strides": [1, 2, 2], "num_block_repeats": [1, 1, 1], "expand_ratios": [1, 3, 2],
+             "depth_coefficient": 1.1, "depthwise_padding": [4]}
 SEGFORMER = {"num_encoder_blocks": 2, "hidden_sizes": [4, 8], "depths": [1, 2], "sr_ratios": [2, 1], "num_attention_heads": [2, 4],
              "patch_sizes": [7, 3], "strides": [4, 2], "mlp_ratios": [2, 3]}
 CASES = {
@@ -276,6 +288,17 @@ CASES = {
                            num_heads=[2, 4], window_size=3),
     "swin_model": lambda: staged("swin_model", "SwinModel", size=16, image_size=16, patch_size=2, embed_dim=8, depths=[2, 2],
                                  num_heads=[2, 2], window_size=4, qkv_bias=False, use_absolute_embeddings=True, mlp_ratio=2.5),
+    # With a stage that has a single window, windows of another size in training, and scores of images that are moved.
+    "swinv2": lambda: staged("swinv2", "Swinv2ForImageClassification", size=16, image_size=16, patch_size=2, embed_dim=8, depths=[2, 2],
+                             num_heads=[2, 4], window_size=5, pretrained_window_sizes=[7, 0]),
+    "mobilenet_v1": lambda: staged("mobilenet_v1", "MobileNetV1ForImageClassification", size=32, **MOBILE),
+    "mobilenet_v2": lambda: staged("mobilenet_v2", "MobileNetV2ForImageClassification", size=32, **MOBILE, depth_divisible_by=4, expand_ratio=2,
+                                   finegrained_output=False, first_layer_is_expansion=False, hidden_act="relu"),
+    # Convolutions that skip pixels.
+    "mobilenet_v2_model": lambda: staged("mobilenet_v2_model", "MobileNetV2Model", size=32, **MOBILE, depth_divisible_by=4, expand_ratio=3,
+                                         finegrained_output=False, output_stride=8, tf_padding=False),
+    "efficientnet": lambda: staged("efficientnet", "EfficientNetForImageClassification", size=32, **EFFICIENT),
+    "efficientnet_model": lambda: staged("efficientnet_model", "EfficientNetModel", size=32, **{**EFFICIENT, "hidden_act": "gelu", "depthwise_padding": []}),
     "ijepa": lambda: deit("ijepa", "IJepaModel"),
     "t5": t5,
     "t5_gated": lambda: t5("t5_gated", tied=False, feed_forward_proj="gated-gelu"),

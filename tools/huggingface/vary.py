@@ -80,6 +80,11 @@ OTHERS = {
         "segformer": {**STAGES, **SEGFORMER, "architectures": ["SegformerForImageClassification"]},
         "resnet": {**STAGES, "embedding_size": 6},
         "regnet": {**STAGES, "embedding_size": 6, "groups_width": 4},
+        "mobilenet_v1": {**LABELS, "depth_multiplier": 0.05, "min_depth": 4},
+        "mobilenet_v2": {**LABELS, "depth_multiplier": 0.05, "min_depth": 4, "depth_divisible_by": 4, "finegrained_output": False},
+        "efficientnet": {**LABELS, "width_coefficient": 0.01, "depth_divisor": 2, "hidden_dim": 12, "depth_coefficient": 0.3, "image_size": 32},
+        "swinv2": {**LABELS, "image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 2], "window_size": 3,
+                   "pretrained_window_sizes": [0, 0]},
         "swin": {**LABELS, "image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 2], "window_size": 3},
     },
     AutoModel: {

@@ -50,7 +50,7 @@ pub use decoder::{
 pub use encoder_decoder::{EncodedInput, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, Side, log_mel};
 pub use generate::{GenerateOptions, Generation, TextModel};
 pub use huggingface::{
-    Bert, BertOptions, Clip, Config, ConvNext, CrossEncoder, Deberta, LoadOptions, ModernBert, Pretrained, Resnet,
-    Segformer, SentenceEncoder, Siglip, Swin, Vit,
+    Bert, BertOptions, Clip, Config, ConvNext, CrossEncoder, Deberta, LoadOptions, MobileNet, ModernBert, Pretrained,
+    Resnet, Segformer, SentenceEncoder, Siglip, Swin, Vit,
 };
 pub use quantized::Packed;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use shardax_models::huggingface::Weights;
 use shardax_models::{
     Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, DecoderConfig, EncoderDecoder, GenerateOptions,
-    LoadOptions, ModernBert, Pretrained, QkNorm, Resnet, Segformer, Siglip, Swin, Vit,
+    LoadOptions, MobileNet, ModernBert, Pretrained, QkNorm, Resnet, Segformer, Siglip, Swin, Vit,
 };
 use shardax_nn::prelude::*;
 
@@ -163,6 +163,9 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
     if Resnet::read(&config).is_ok() {
         return sharded_images(folder, rules, |model: Resnet, images| model.forward(images));
     }
+    if MobileNet::read(&config).is_ok() {
+        return sharded_images(folder, rules, |model: MobileNet, images| model.forward(images));
+    }
     if Clip::read(&config).is_ok() {
         return sharded(folder, rules, |model: &Clip, input| {
             let forward = jit(|model: Clip, tokens: Array, images: Array| model.forward(tokens, images));
@@ -242,6 +245,9 @@ fn folders() -> Result<Vec<PathBuf>> {
 /// whose tokens attend to all positions of a text without a mask, and DeBERTa, in which padding attends to all tokens.
 const DEPEND_ON_LENGTH: [&str; 5] = ["dynamic", "eurobert", "deberta", "deberta_v2", "deberta_v2_tokens"];
 
+/// The starts of the names of models that have only convolutions.
+const ONLY_CONVOLUTIONS: [&str; 4] = ["resnet", "regnet", "mobilenet", "efficientnet"];
+
 /// Loads every model with these rules, and compares its results with the results of one device. By default, one of
 /// `6 * every` models is compared. If you set `SHARDAX_TEST_MODELS`, all models whose name contains one of its values, separated by commas, are compared.
 ///
@@ -268,9 +274,10 @@ fn compare_all(rules: &Rules, every: usize) -> Result<()> {
             }
         };
         compared += 1;
-        // Otherwise the model would be replicated, and the comparison would show nothing. ResNet and RegNet have only convolutions,
-        // whose images are split.
-        if case.split_arrays < 4 && !name.starts_with("resnet") && !name.starts_with("regnet") {
+        // Otherwise the model would be replicated, and the comparison would show nothing. Some models have only convolutions, whose
+        // images are split.
+        let has_only_convolutions = ONLY_CONVOLUTIONS.iter().any(|start| name.starts_with(start));
+        if case.split_arrays < 4 && !has_only_convolutions {
             failures.push(format!("{name}: the rules split {} arrays", case.split_arrays));
         }
         if rules.axis("length")?.is_some() && DEPEND_ON_LENGTH.contains(&name.as_str()) {

@@ -368,6 +368,8 @@ pub enum Activation {
     Silu,
     /// [`relu`]
     Relu,
+    /// [`relu6`]
+    Relu6,
     /// The square of [`relu`].
     ReluSquared,
     /// A parabola of positive numbers and an exponential function of negative ones, whose factors each MLP learns
@@ -409,6 +411,7 @@ impl Activation {
             }
             Activation::Silu => silu(x),
             Activation::Relu => relu(x),
+            Activation::Relu6 => relu6(x),
             Activation::ReluSquared => relu(x).square(),
             // An MLP that has learned other factors applies them itself.
             Activation::Xielu => Xielu::default().apply(&x.into_array()),

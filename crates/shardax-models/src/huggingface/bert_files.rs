@@ -6,7 +6,7 @@ use shardax_nn::prelude::*;
 use super::bert::{Bert, BertConfig, BertHead, DISTANCE_GROUPS, make};
 use super::config::Fields;
 use super::rope::rope;
-use super::{Config, KeyMap, Layout, Pretrained};
+use super::{Config, KeyMap, Layout, Pretrained, known_type};
 use crate::Activation;
 
 /// The supported model types.
@@ -39,10 +39,7 @@ impl Pretrained for Bert {
 
     fn read(config: &Config) -> Result<(BertConfig, KeyMap)> {
         let fields = config.fields();
-        let kind = fields.text("model_type")?;
-        if !KNOWN.contains(&kind) {
-            return Err(fields.error(format!("the model_type {kind:?} is not one of {}", KNOWN.join(", "))));
-        }
+        let kind = known_type(&fields, &KNOWN)?;
         let read = read(&fields, kind)?;
         fields.finish()?;
         let keys = keys(kind, &read);

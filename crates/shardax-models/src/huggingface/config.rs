@@ -508,6 +508,7 @@ impl<'a> Fields<'a> {
             "quick_gelu" => Activation::QuickGelu,
             "silu" | "swish" => Activation::Silu,
             "relu" => Activation::Relu,
+            "relu6" => Activation::Relu6,
             "relu2" => Activation::ReluSquared,
             "xielu" => Activation::Xielu,
             other => return Err(self.error(format!("the activation {other:?} is not supported"))),

@@ -2,32 +2,26 @@
 
 use shardax_nn::prelude::*;
 
-use super::vision::{check_channels, classes, skip_features_of_stages, stage_keys, stages};
-use super::{Config, KeyMap, Layout, Pretrained};
+use super::vision::{StagedConfig, check_channels, stage_keys};
+use super::{Config, KeyMap, Layout, Pretrained, known_type};
 use crate::Activation;
 use crate::ranks::allow_any_ranks;
 
 /// The architecture of a [`ConvNext`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConvNextConfig {
-    /// The number of color channels.
-    pub num_channels: usize,
+    /// The channels, blocks, activation and classes.
+    pub stages: StagedConfig,
     /// The rows and columns of a patch.
     pub patch_size: usize,
     /// The features of each stage.
     pub hidden_sizes: Vec<usize>,
-    /// The number of blocks of each stage.
-    pub depths: Vec<usize>,
-    /// The activation inside of blocks.
-    pub hidden_act: Activation,
     /// Added to the variance in the norm before the head.
     pub layer_norm_eps: f64,
     /// True if learned factors scale the outputs of blocks.
     pub has_scales: bool,
     /// True if blocks normalize the energy of their features over the image, as in ConvNeXt V2.
     pub has_energy_norm: bool,
-    /// The number of classes; `None` if the results are features.
-    pub classes: Option<usize>,
 }
 
 /// ConvNeXt ([Liu et al. 2022](https://arxiv.org/abs/2201.03545)) and its second version ([Woo et al.
@@ -74,26 +68,20 @@ impl Pretrained for ConvNext {
 
     fn read(config: &Config) -> Result<(ConvNextConfig, KeyMap)> {
         let fields = config.fields();
-        let kind = fields.text("model_type")?;
-        if !KNOWN.contains(&kind) {
-            return Err(fields.error(format!("the model_type {kind:?} is not one of {}", KNOWN.join(", "))));
-        }
-        let (hidden_sizes, depths) = stages(&fields, "hidden_sizes")?;
-        if fields.size("num_stages")? != depths.len() {
-            return Err(fields.error(format!("`num_stages` must be {}, the length of `depths`", depths.len())));
+        let kind = known_type(&fields, &KNOWN)?;
+        let (stages, hidden_sizes) = StagedConfig::read(&fields, "hidden_sizes")?;
+        let depths = stages.depths.len();
+        if fields.size("num_stages")? != depths {
+            return Err(fields.error(format!("`num_stages` must be {depths}, the length of `depths`")));
         }
         let read = ConvNextConfig {
-            num_channels: fields.size("num_channels")?,
+            stages,
             patch_size: fields.size("patch_size")?,
             hidden_sizes,
-            depths,
-            hidden_act: fields.activation("hidden_act")?,
             layer_norm_eps: fields.number("layer_norm_eps")?,
             has_scales: kind == "convnext" && fields.number("layer_scale_init_value")? > 0.0,
             has_energy_norm: kind == "convnextv2",
-            classes: classes(&fields)?,
         };
-        skip_features_of_stages(&fields);
         // Images of other sizes are not errors in transformers.
         fields.skip(&["image_size"]);
         fields.finish()?;
@@ -104,13 +92,13 @@ impl Pretrained for ConvNext {
     fn make(config: &ConvNextConfig, rngs: &mut Rngs) -> Result<Self> {
         let (first, patch) = (config.hidden_sizes[0], [config.patch_size; 2]);
         let last = config.hidden_sizes.last().copied().unwrap_or(first);
-        let patches = Conv::builder(config.num_channels, first, patch).strides(patch).padding(Padding::Valid);
+        let patches = Conv::builder(config.stages.num_channels, first, patch).strides(patch).padding(Padding::Valid);
         Ok(ConvNext {
             patches: patches.build(rngs),
             patch_norm: LayerNorm::builder(first).epsilon(EPSILON).build(rngs),
-            stages: (0..config.depths.len()).map(|stage| Stage::new(config, stage, rngs)).collect(),
+            stages: (0..config.stages.depths.len()).map(|stage| Stage::new(config, stage, rngs)).collect(),
             norm: LayerNorm::builder(last).epsilon(config.layer_norm_eps).build(rngs),
-            head: config.classes.map(|classes| Linear::new(last, classes, rngs)),
+            head: config.stages.head(last, rngs),
         })
     }
 
@@ -119,22 +107,21 @@ impl Pretrained for ConvNext {
         let patch = config.patch_size.saturating_mul(config.patch_size);
         let matrices = vec![
             ("MLP kernel", largest, largest.saturating_mul(4)),
-            ("patch", patch, config.num_channels.saturating_mul(config.hidden_sizes[0])),
-            ("table of classes", config.classes.unwrap_or(0), largest),
+            ("patch", patch, config.stages.num_channels.saturating_mul(config.hidden_sizes[0])),
         ];
-        (config.depths.iter().fold(0, |sum, depth| depth.saturating_add(sum)), matrices)
+        config.stages.extents(largest, matrices)
     }
 }
 
 /// Returns the names of the arrays.
 fn keys(kind: &str, config: &ConvNextConfig) -> KeyMap {
-    let prefix = if config.classes.is_some() { format!("{kind}.") } else { String::new() };
+    let prefix = if config.stages.classes.is_some() { format!("{kind}.") } else { String::new() };
     let keys = KeyMap::new()
         .conv("patches", &format!("{prefix}embeddings.patch_embeddings"))
         .norm("patch_norm", &format!("{prefix}embeddings.layernorm"))
         .norm("norm", &format!("{prefix}layernorm"))
         .linear("head", "classifier");
-    stage_keys(keys, config.depths.len(), |keys, path, stage| {
+    stage_keys(keys, config.stages.depths.len(), |keys, path, stage| {
         let (name, layer) =
             (format!("{prefix}encoder.stages.{stage}"), format!("{prefix}encoder.stages.{stage}.layers.*"));
         keys.norm(&format!("{path}.norm"), &format!("{name}.downsampling_layer.0"))
@@ -161,7 +148,7 @@ impl Stage {
         Stage {
             norm: before.map(|before| LayerNorm::builder(before).epsilon(EPSILON).build(rngs)),
             downsample: before.map(|before| downsample(before, features, rngs)),
-            blocks: (0..config.depths[stage]).map(|_| Block::new(config, features, rngs)).collect(),
+            blocks: (0..config.stages.depths[stage]).map(|_| Block::new(config, features, rngs)).collect(),
         }
     }
 
@@ -183,7 +170,7 @@ impl Block {
             down: Linear::builder(hidden, features).kernel_axes(["mlp", "embed"]).build(rngs),
             energy: config.has_energy_norm.then(|| [(); 2].map(|()| zeros_dtype([1, 1, 1, hidden], dtype))),
             scale: config.has_scales.then(|| ones_dtype([features], dtype)),
-            activation: config.hidden_act,
+            activation: config.stages.hidden_act,
         }
     }
 

@@ -37,6 +37,7 @@ mod encoder;
 mod keys;
 mod layout;
 mod load;
+mod mobilenet;
 mod modernbert;
 mod resnet;
 mod rope;
@@ -71,13 +72,15 @@ pub use layout::Layout;
 pub(crate) use layout::Raw;
 pub(crate) use load::Place;
 pub use load::load;
+pub use mobilenet::{MobileNet, MobileNetBlock, MobileNetConfig, MobileNetPadding};
 pub use modernbert::{ModernBert, ModernBertConfig};
 pub use resnet::{RegnetBlocks, Resnet, ResnetConfig};
 pub(crate) use save::input_dims;
 pub use segformer::{Segformer, SegformerConfig, SegformerHead};
 pub use sentence::{SentenceEncoder, TokenEncoder};
 pub use siglip::{Siglip, SiglipConfig};
-pub use swin::{Swin, SwinConfig};
+pub use swin::{Swin, SwinConfig, SwinVersion};
+pub use vision::StagedConfig;
 pub use vit::{Vit, VitConfig, VitHead};
 pub use weights::Weights;
 
@@ -285,6 +288,14 @@ fn saved<M: Pretrained>(model: &M, config: &Config, folder: &Path) -> Result<()>
 /// Returns the key path and the shape of each array of a model.
 fn leaf_shapes<M: Pretrained>(model: &M) -> Vec<(String, Vec<usize>)> {
     tree::leaves_with_path(model).into_iter().map(|(path, leaf)| (path, leaf.shape().to_vec())).collect()
+}
+
+/// Returns the model type, which must be one of these.
+pub(crate) fn known_type<'a>(fields: &Fields<'a>, known: &[&str]) -> Result<&'a str> {
+    match fields.text("model_type")? {
+        kind if known.contains(&kind) => Ok(kind),
+        other => Err(fields.error(format!("the model_type {other:?} is not one of {}", known.join(", ")))),
+    }
 }
 
 /// Returns an error if the configuration has another model type.

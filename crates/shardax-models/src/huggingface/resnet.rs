@@ -3,37 +3,29 @@
 use shardax_nn::prelude::*;
 
 use super::config::Fields;
-use super::vision::{
-    FrozenNorm, check_channels, classes, frozen_norm_keys, skip_features_of_stages, stage_keys, stages,
-};
-use super::{Config, KeyMap, Pretrained};
+use super::vision::{ConvNorm, ConvShape, Squeeze, StagedConfig, check_channels, frozen_norm_keys, stage_keys};
+use super::{Config, KeyMap, Pretrained, known_type};
 use crate::Activation;
 use crate::ranks::allow_any_ranks;
 
 /// The architecture of a [`Resnet`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResnetConfig {
-    /// The number of color channels.
-    pub num_channels: usize,
+    /// The channels, blocks, activation and classes.
+    pub stages: StagedConfig,
     /// The features of the first convolution.
     pub embedding_size: usize,
     /// The features of each stage.
     pub hidden_sizes: Vec<usize>,
-    /// The number of blocks of each stage.
-    pub depths: Vec<usize>,
     /// True if a block has three convolutions, and the second one has a quarter of the features. Otherwise a block has two
     /// convolutions.
     pub is_bottleneck: bool,
-    /// The activation after the first convolution and after blocks. Inside of blocks it is ReLU.
-    pub hidden_act: Activation,
     /// True if the first stage halves the rows and columns too.
     pub downsample_in_first_stage: bool,
     /// True if the first convolution of a block with three of them halves the rows and columns instead of the second one.
     pub downsample_in_bottleneck: bool,
     /// The blocks of RegNet, if the model is a RegNet.
     pub regnet: Option<RegnetBlocks>,
-    /// The number of classes; `None` if the results are features.
-    pub classes: Option<usize>,
 }
 
 /// The blocks of RegNet: three convolutions with equal features. The second convolution has groups.
@@ -77,34 +69,6 @@ struct Block {
     activation: Activation,
 }
 
-/// Computes factors of features from their means over the image.
-#[derive(Module, Clone, Debug)]
-struct Squeeze {
-    down: Conv,
-    up: Conv,
-}
-
-impl Squeeze {
-    fn new(features: usize, reduced: usize, rngs: &mut Rngs) -> Squeeze {
-        Squeeze {
-            down: Conv::builder(features, reduced, [1, 1]).build(rngs),
-            up: Conv::builder(reduced, features, [1, 1]).build(rngs),
-        }
-    }
-
-    fn forward(&self, x: Array) -> Array {
-        let means = x.mean_keepdims([1, 2]);
-        &x * sigmoid(self.up.forward(relu(self.down.forward(means))))
-    }
-}
-
-/// A convolution and a norm.
-#[derive(Module, Clone, Debug)]
-struct ConvNorm {
-    conv: Conv,
-    norm: FrozenNorm,
-}
-
 /// The factor by which a block with three convolutions has more features than its second convolution.
 const REDUCTION: usize = 4;
 
@@ -113,11 +77,8 @@ impl Pretrained for Resnet {
 
     fn read(config: &Config) -> Result<(ResnetConfig, KeyMap)> {
         let fields = config.fields();
-        let kind = fields.text("model_type")?;
-        if !KNOWN.contains(&kind) {
-            return Err(fields.error(format!("the model_type is {kind:?}, which is not one of {}", KNOWN.join(", "))));
-        }
-        let (hidden_sizes, depths) = stages(&fields, "hidden_sizes")?;
+        let kind = known_type(&fields, &KNOWN)?;
+        let (stages, hidden_sizes) = StagedConfig::read(&fields, "hidden_sizes")?;
         let (is_bottleneck, regnet) = match (fields.text("layer_type")?, kind) {
             ("bottleneck", "resnet") => (true, None),
             ("basic", "resnet") => (false, None),
@@ -128,18 +89,14 @@ impl Pretrained for Resnet {
             return Err(fields.error("`hidden_sizes` has less than four features"));
         }
         let read = ResnetConfig {
-            num_channels: fields.size("num_channels")?,
+            stages,
             embedding_size: fields.size("embedding_size")?,
             hidden_sizes,
-            depths,
             is_bottleneck,
-            hidden_act: fields.activation("hidden_act")?,
             downsample_in_first_stage: fields.flag("downsample_in_first_stage")?,
             downsample_in_bottleneck: kind == "resnet" && fields.flag("downsample_in_bottleneck")?,
             regnet,
-            classes: classes(&fields)?,
         };
-        skip_features_of_stages(&fields);
         fields.finish()?;
         let keys = keys(&read);
         Ok((read, keys))
@@ -149,14 +106,13 @@ impl Pretrained for Resnet {
         let last = config.hidden_sizes.last().copied().unwrap_or(config.embedding_size);
         Ok(Resnet {
             first: ConvNorm::new(
-                [config.num_channels, config.embedding_size],
-                if config.regnet.is_some() { 3 } else { 7 },
-                (2, 1),
+                [config.stages.num_channels, config.embedding_size],
+                ConvShape::new(if config.regnet.is_some() { 3 } else { 7 }, 2),
                 rngs,
             ),
-            stages: (0..config.depths.len()).map(|stage| Stage::new(config, stage, rngs)).collect(),
-            head: config.classes.map(|classes| Linear::new(last, classes, rngs)),
-            activation: config.hidden_act,
+            stages: (0..config.stages.depths.len()).map(|stage| Stage::new(config, stage, rngs)).collect(),
+            head: config.stages.head(last, rngs),
+            activation: config.stages.hidden_act,
             pools: config.regnet.is_none(),
         })
     }
@@ -166,10 +122,9 @@ impl Pretrained for Resnet {
         let inner = if config.is_bottleneck { largest / REDUCTION } else { largest };
         let matrices = vec![
             ("convolution", inner, inner.saturating_mul(9)),
-            ("first convolution", config.embedding_size, config.num_channels.saturating_mul(49)),
-            ("table of classes", config.classes.unwrap_or(0), largest),
+            ("first convolution", config.embedding_size, config.stages.num_channels.saturating_mul(49)),
         ];
-        (config.depths.iter().fold(0, |sum, depth| depth.saturating_add(sum)), matrices)
+        config.stages.extents(largest, matrices)
     }
 }
 
@@ -195,7 +150,7 @@ impl RegnetBlocks {
 
 /// Returns the names of the arrays.
 fn keys(config: &ResnetConfig) -> KeyMap {
-    let prefix = match (config.classes, config.regnet) {
+    let prefix = match (config.stages.classes, config.regnet) {
         (None, _) => "",
         (Some(_), None) => "resnet.",
         (Some(_), Some(_)) => "regnet.",
@@ -204,7 +159,7 @@ fn keys(config: &ResnetConfig) -> KeyMap {
     let layers = if config.is_bottleneck || config.regnet.is_some() { 3 } else { 2 };
     // The factors of features are a layer before the last convolution.
     let squeezes = config.regnet.is_some_and(|blocks| blocks.squeezes);
-    stage_keys(keys.linear("head", "classifier.1"), config.depths.len(), |keys, path, stage| {
+    stage_keys(keys.linear("head", "classifier.1"), config.stages.depths.len(), |keys, path, stage| {
         let (path, block) = (format!("{path}.blocks[*]"), format!("{prefix}encoder.stages.{stage}.layers.*"));
         let keys = conv_norm_keys(keys, &format!("{path}.shortcut"), &format!("{block}.shortcut"));
         let keys = match squeezes {
@@ -234,42 +189,40 @@ impl Stage {
             0 => Block::new(config, [before, features], stride, rngs),
             _ => Block::new(config, [features, features], 1, rngs),
         };
-        Stage { blocks: (0..config.depths[stage]).map(|index| block(index, rngs)).collect() }
+        Stage { blocks: (0..config.stages.depths[stage]).map(|index| block(index, rngs)).collect() }
     }
 }
 
 impl Block {
     fn new(config: &ResnetConfig, [before, features]: [usize; 2], stride: usize, rngs: &mut Rngs) -> Block {
         let inner = features / REDUCTION;
-        let strided = (stride, 1);
         let [first_stride, second_stride] = if config.downsample_in_bottleneck { [stride, 1] } else { [1, stride] };
-        // Features before and after, the size of the kernel, the stride, and the number of groups.
+        // Features before and after, and the kernel.
         let layers = match (config.regnet, config.is_bottleneck) {
             (Some(blocks), _) => vec![
-                ([before, features], 1, (1, 1)),
-                ([features, features], 3, (stride, blocks.groups(features))),
-                ([features, features], 1, (1, 1)),
+                ([before, features], ConvShape::new(1, 1)),
+                ([features, features], ConvShape { groups: blocks.groups(features), ..ConvShape::new(3, stride) }),
+                ([features, features], ConvShape::new(1, 1)),
             ],
             (None, true) => vec![
-                ([before, inner], 1, (first_stride, 1)),
-                ([inner, inner], 3, (second_stride, 1)),
-                ([inner, features], 1, (1, 1)),
+                ([before, inner], ConvShape::new(1, first_stride)),
+                ([inner, inner], ConvShape::new(3, second_stride)),
+                ([inner, features], ConvShape::new(1, 1)),
             ],
-            (None, false) => vec![([before, features], 3, strided), ([features, features], 3, (1, 1))],
+            (None, false) => {
+                vec![([before, features], ConvShape::new(3, stride)), ([features, features], ConvShape::new(3, 1))]
+            }
         };
         let squeezes = config.regnet.is_some_and(|blocks| blocks.squeezes);
         // transformers rounds halves to even numbers.
         let reduced = (before as f64 / 4.0).round_ties_even() as usize;
         let has_shortcut = before != features || stride != 1;
         Block {
-            layers: layers
-                .into_iter()
-                .map(|(sizes, kernel, stride)| ConvNorm::new(sizes, kernel, stride, rngs))
-                .collect(),
-            squeeze: squeezes.then(|| Squeeze::new(features, reduced, rngs)),
-            shortcut: has_shortcut.then(|| ConvNorm::new([before, features], 1, strided, rngs)),
-            inner_activation: if config.regnet.is_some() { config.hidden_act } else { Activation::Relu },
-            activation: config.hidden_act,
+            layers: layers.into_iter().map(|(sizes, shape)| ConvNorm::new(sizes, shape, rngs)).collect(),
+            squeeze: squeezes.then(|| Squeeze::new(features, reduced, Activation::Relu, rngs)),
+            shortcut: has_shortcut.then(|| ConvNorm::new([before, features], ConvShape::new(1, stride), rngs)),
+            inner_activation: if config.regnet.is_some() { config.stages.hidden_act } else { Activation::Relu },
+            activation: config.stages.hidden_act,
         }
     }
 
@@ -283,21 +236,6 @@ impl Block {
             });
         let x = self.shortcut.iter().fold(x, |x, layer| layer.forward(x));
         self.activation.apply(x + y)
-    }
-}
-
-impl ConvNorm {
-    /// Creates a convolution with kernels of this size, this stride and this number of groups.
-    fn new([before, features]: [usize; 2], size: usize, (stride, groups): (usize, usize), rngs: &mut Rngs) -> ConvNorm {
-        let around = (size / 2) as i64;
-        let conv = Conv::builder(before, features, [size; 2]).strides([stride; 2]).use_bias(false);
-        let conv = conv.feature_group_count(groups);
-        let conv = conv.padding(Padding::Explicit(vec![(around, around); 2])).build(rngs);
-        ConvNorm { conv, norm: FrozenNorm::new(features, rngs) }
-    }
-
-    fn forward(&self, x: Array) -> Array {
-        self.norm.forward(self.conv.forward(x))
     }
 }
 

@@ -284,7 +284,7 @@ impl PixelHead {
         PixelHead {
             stages: stages.iter().map(|size| Linear::new(*size, features, rngs)).collect(),
             fuse: Conv::builder(joined, features, [1, 1]).use_bias(false).build(rngs),
-            norm: FrozenNorm::new(features, rngs),
+            norm: FrozenNorm::new(features, EPSILON, rngs),
             classifier: Conv::new(features, classes, [1, 1], rngs),
         }
     }

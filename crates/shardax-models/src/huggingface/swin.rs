@@ -2,12 +2,13 @@
 
 use shardax_nn::prelude::*;
 
+use super::config::Fields;
 use super::encoder::{scores_of, small_normal};
-use super::vision::{check_channels, classes, skip_features_of_stages, stage_keys, stages};
-use super::{Config, KeyMap, Layout, Pretrained, attention, check_type, remove_input_biases};
+use super::vision::{StagedConfig, check_channels, stage_keys};
+use super::{Config, KeyMap, Layout, Pretrained, attention, known_type, remove_input_biases};
+use crate::Mlp;
 use crate::error::value_error;
 use crate::ranks::allow_any_ranks;
-use crate::{Activation, Mlp};
 
 /// The architecture of a [`Swin`].
 #[derive(Clone, Debug, PartialEq)]
@@ -16,12 +17,10 @@ pub struct SwinConfig {
     pub image_size: usize,
     /// The rows and columns of a patch.
     pub patch_size: usize,
-    /// The number of color channels.
-    pub num_channels: usize,
+    /// The channels, blocks, activation and classes.
+    pub stages: StagedConfig,
     /// The features of a patch in the first stage. Each later stage has twice as many.
     pub embed_dim: usize,
-    /// The number of blocks of each stage.
-    pub depths: Vec<usize>,
     /// The number of attention heads of each stage.
     pub num_heads: Vec<usize>,
     /// The rows and columns of patches in a window.
@@ -30,17 +29,28 @@ pub struct SwinConfig {
     pub mlp_ratio: f64,
     /// True if the projections to queries, keys and values have biases.
     pub qkv_bias: bool,
-    /// The activation of the MLPs.
-    pub hidden_act: Activation,
     /// True if learned positions are added to the patches.
     pub use_absolute_embeddings: bool,
     /// Added to the variance in the norms of blocks and in the last one.
     pub layer_norm_eps: f64,
-    /// The number of classes; `None` if the results are features.
-    pub classes: Option<usize>,
+    /// The version of the blocks.
+    pub version: SwinVersion,
 }
 
-/// Swin Transformer ([Liu et al. 2021](https://arxiv.org/abs/2103.14030)).
+/// The version of the blocks of a [`Swin`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SwinVersion {
+    /// Blocks normalize their inputs, and a table has the scores of distances.
+    First,
+    /// Blocks normalize their outputs, the scores are cosines, and an MLP computes the scores of distances.
+    Second {
+        /// The rows and columns of windows in the training of each stage; 0 if they are the same.
+        pretrained_windows: Vec<u64>,
+    },
+}
+
+/// Swin Transformer ([Liu et al. 2021](https://arxiv.org/abs/2103.14030)), and its second version
+/// ([Liu et al. 2022](https://arxiv.org/abs/2111.09883)). The model type is `swin` or `swinv2`.
 ///
 /// Patches attend to the patches of their window. Every second block moves the windows by half of their size.
 #[derive(Module, Clone, Debug)]
@@ -66,14 +76,17 @@ struct Stage {
 struct Merge {
     norm: LayerNorm,
     reduction: Linear,
+    /// True if the norm follows the layer.
+    normalizes_output: bool,
 }
 
 #[derive(Module, Clone, Debug)]
 struct Block {
     norm: LayerNorm,
     attention: MultiHeadAttention,
-    /// `[distances, heads]`: the scores of distances between the patches of a window.
-    distances: Array,
+    /// `[distances, heads]`: the scores of distances between the patches of a window, in the first version.
+    distances: Option<Array>,
+    cosines: Option<Cosines>,
     mlp_norm: LayerNorm,
     mlp: Mlp,
     #[tree(static)]
@@ -81,6 +94,23 @@ struct Block {
     #[tree(static)]
     shift: usize,
 }
+
+/// The scores of the second version: cosines of queries and keys, and an MLP of the distances between patches.
+#[derive(Module, Clone, Debug)]
+struct Cosines {
+    /// `[heads, 1, 1]`: the logarithms of the factors of cosines.
+    scale: Array,
+    first: Linear,
+    last: Linear,
+    #[tree(static)]
+    pretrained_window: usize,
+}
+
+/// The features inside of the MLP of distances.
+const DISTANCE_FEATURES: usize = 512;
+
+/// The largest factor of cosines.
+const MAX_FACTOR: f64 = 100.0;
 
 /// Added to the variance in the norm of patches and in the norms before stages.
 const EPSILON: f64 = 1e-5;
@@ -90,22 +120,23 @@ impl Pretrained for Swin {
 
     fn read(config: &Config) -> Result<(SwinConfig, KeyMap)> {
         let fields = config.fields();
-        check_type(&fields, "swin")?;
-        let (num_heads, depths) = stages(&fields, "num_heads")?;
+        let kind = known_type(&fields, &KNOWN)?;
+        let (stages, num_heads) = StagedConfig::read(&fields, "num_heads")?;
         let read = SwinConfig {
             image_size: fields.size("image_size")?,
             patch_size: fields.size("patch_size")?,
-            num_channels: fields.size("num_channels")?,
+            stages,
             embed_dim: fields.size("embed_dim")?,
-            depths,
             num_heads,
             window_size: fields.size("window_size")?,
             mlp_ratio: fields.number("mlp_ratio")?,
             qkv_bias: fields.flag("qkv_bias")?,
-            hidden_act: fields.activation("hidden_act")?,
             use_absolute_embeddings: fields.flag("use_absolute_embeddings")?,
             layer_norm_eps: fields.number("layer_norm_eps")?,
-            classes: classes(&fields)?,
+            version: match kind {
+                "swinv2" => SwinVersion::Second { pretrained_windows: pretrained_windows(&fields)? },
+                _ => SwinVersion::First,
+            },
         };
         for (stage, heads) in read.num_heads.iter().enumerate() {
             fields.divides(("num_heads", *heads), ("the features of a stage", read.features(stage)))?;
@@ -113,7 +144,19 @@ impl Pretrained for Swin {
         if !(read.mlp_ratio > 0.0 && read.mlp_ratio < 1e6) {
             return Err(fields.error(format!("field `mlp_ratio` is {}", read.mlp_ratio)));
         }
-        skip_features_of_stages(&fields);
+        if let SwinVersion::Second { pretrained_windows } = &read.version {
+            if read.use_absolute_embeddings {
+                let message = "field `use_absolute_embeddings` is true, but no `swinv2` of transformers can have learned positions";
+                return Err(fields.error(message));
+            }
+            if pretrained_windows.len() < read.num_heads.len() {
+                return Err(fields.error("`pretrained_window_sizes` must have an entry for each stage"));
+            }
+            let smallest = (read.image_size / read.patch_size) >> (read.num_heads.len() - 1).min(63);
+            if smallest == 0 {
+                return Err(fields.error("`image_size` is too small for this number of stages"));
+            }
+        }
         // Numbers that follow from other fields.
         fields.skip(&["hidden_size", "num_layers", "path_norm"]);
         fields.finish()?;
@@ -123,9 +166,9 @@ impl Pretrained for Swin {
 
     fn make(config: &SwinConfig, rngs: &mut Rngs) -> Result<Self> {
         let (first, patch, grid) = (config.embed_dim, [config.patch_size; 2], config.image_size / config.patch_size);
-        let last = config.features(config.depths.len() - 1);
-        let patches = Conv::builder(config.num_channels, first, patch).strides(patch).padding(Padding::Valid);
-        let stages = (0..config.depths.len()).map(|stage| Stage::new(config, stage, rngs)).collect();
+        let last = config.features(config.stages.depths.len() - 1);
+        let patches = Conv::builder(config.stages.num_channels, first, patch).strides(patch).padding(Padding::Valid);
+        let stages = (0..config.stages.depths.len()).map(|stage| Stage::new(config, stage, rngs)).collect();
         Ok(Swin {
             patches: patches.build(rngs),
             patch_norm: LayerNorm::builder(first).epsilon(EPSILON).build(rngs),
@@ -134,29 +177,54 @@ impl Pretrained for Swin {
                 .then(|| small_normal(&[1, grid.saturating_mul(grid), first], rngs)),
             stages,
             norm: LayerNorm::builder(last).epsilon(config.layer_norm_eps).build(rngs),
-            head: config.classes.map(|classes| Linear::new(last, classes, rngs)),
+            head: config.stages.head(last, rngs),
             patch_size: config.patch_size,
         })
     }
 
     fn extents(config: &SwinConfig) -> (usize, Vec<(&'static str, usize, usize)>) {
-        let last = config.features(config.depths.len().saturating_sub(1));
+        let last = config.features(config.stages.depths.len().saturating_sub(1));
         let grid = if config.use_absolute_embeddings { config.image_size / config.patch_size.max(1) } else { 0 };
         let patch = config.patch_size.saturating_mul(config.patch_size);
         let heads = config.num_heads.iter().copied().max().unwrap_or(0);
         let matrices = vec![
             ("position table", grid.saturating_mul(grid), config.embed_dim),
-            ("table of distances", distance_count(config.window_size), heads),
+            match config.version {
+                SwinVersion::First => ("table of distances", distance_count(config.window_size), heads),
+                SwinVersion::Second { .. } => ("layer of distances", DISTANCE_FEATURES, heads),
+            },
             ("query kernel", last, last),
             ("MLP kernel", last, config.hidden(last)),
-            ("patch", patch, config.num_channels.saturating_mul(config.embed_dim)),
-            ("table of classes", config.classes.unwrap_or(0), last),
+            ("patch", patch, config.stages.num_channels.saturating_mul(config.embed_dim)),
         ];
-        (config.depths.iter().fold(0, |sum, depth| depth.saturating_add(sum)), matrices)
+        config.stages.extents(last, matrices)
     }
 }
 
+/// The supported model types.
+const KNOWN: [&str; 2] = ["swin", "swinv2"];
+
+/// Reads the rows and columns of windows in training, which can be zero.
+fn pretrained_windows(fields: &Fields) -> Result<Vec<u64>> {
+    let list = fields.list_opt("pretrained_window_sizes")?.map_or(&[][..], Vec::as_slice);
+    let sizes = list.iter().map(|size| size.as_u64().filter(|size| *size != 1 && *size < 1 << 20));
+    let message = "field `pretrained_window_sizes` must be a list of integers, which are 0 or more than 1";
+    sizes.collect::<Option<_>>().ok_or_else(|| fields.error(message))
+}
+
 impl SwinConfig {
+    /// Returns the rows and columns of a window of a stage, and the distance by which every second block moves its windows.
+    ///
+    /// In the second version they depend on the image size in the configuration, because a window is not larger than the
+    /// stage of such an image.
+    fn window(&self, stage: usize) -> (usize, usize) {
+        let grid = (self.image_size / self.patch_size).checked_shr(stage as u32).unwrap_or(0);
+        match self.version {
+            SwinVersion::Second { .. } if grid <= self.window_size => (grid, 0),
+            _ => (self.window_size, self.window_size / 2),
+        }
+    }
+
     /// Returns the features of a stage.
     fn features(&self, stage: usize) -> usize {
         self.embed_dim.saturating_mul(1usize.checked_shl(stage as u32).unwrap_or(usize::MAX))
@@ -170,14 +238,18 @@ impl SwinConfig {
 
 /// Returns the names of the arrays.
 fn keys(config: &SwinConfig) -> KeyMap {
-    let prefix = if config.classes.is_some() { "swin." } else { "" };
+    let prefix = match (&config.stages.classes, &config.version) {
+        (None, _) => "",
+        (Some(_), SwinVersion::First) => "swin.",
+        (Some(_), SwinVersion::Second { .. }) => "swinv2.",
+    };
     let keys = KeyMap::new()
         .conv("patches", &format!("{prefix}embeddings.patch_embeddings.projection"))
         .norm("patch_norm", &format!("{prefix}embeddings.norm"))
         .array("positions", format!("{prefix}embeddings.position_embeddings"), Layout::Same)
         .norm("norm", &format!("{prefix}layernorm"))
         .linear("head", "classifier");
-    stage_keys(keys, config.depths.len(), |keys, path, stage| {
+    stage_keys(keys, config.stages.depths.len(), |keys, path, stage| {
         let layer = format!("{prefix}encoder.layers.{stage}");
         let (path_of_block, block) = (format!("{path}.blocks[*]"), format!("{layer}.blocks.*"));
         let attention = format!("{block}.attention.self");
@@ -190,13 +262,17 @@ fn keys(config: &SwinConfig) -> KeyMap {
                 format!("{attention}.relative_position_bias_table"),
                 Layout::Same,
             )
+            .array(format!("{path_of_block}.cosines.scale"), format!("{attention}.logit_scale"), Layout::Same)
+            .linear(&format!("{path_of_block}.cosines.first"), &format!("{attention}.continuous_position_bias_mlp.0"))
+            .linear(&format!("{path_of_block}.cosines.last"), &format!("{attention}.continuous_position_bias_mlp.2"))
             .norm(&format!("{path_of_block}.norm"), &format!("{block}.layernorm_before"))
             .norm(&format!("{path_of_block}.mlp_norm"), &format!("{block}.layernorm_after"))
             .linear(&format!("{path_of_block}.mlp.up"), &format!("{block}.intermediate.dense"))
             .linear(&format!("{path_of_block}.mlp.down"), &format!("{block}.output.dense"))
             .norm(&format!("{path}.merge.norm"), &format!("{layer}.downsample.norm"))
             .linear(&format!("{path}.merge.reduction"), &format!("{layer}.downsample.reduction"))
-            // Rows of the table of distances, which follow from the size of windows.
+            // Rows of the table of distances, and distances, which follow from the size of windows.
+            .ignore(&format!("{attention}.relative_coords_table"))
             .ignore(&format!("{attention}.relative_position_index"))
     })
 }
@@ -224,7 +300,7 @@ const APART: f32 = -100.0;
 
 /// Returns the scores of moved windows, `[windows, 1, patches, patches]`, for a grid of patches. Windows at the end of a dimension
 /// contain patches from both ends, which do not attend to each other.
-fn scores_apart(grid: [usize; 2], window: usize, shift: usize) -> Result<Array> {
+fn scores_apart(grid: [usize; 2], window: usize, shift: usize, apart: f32) -> Result<Array> {
     let region = |place: usize, size: usize| usize::from(place >= size - window) + usize::from(place >= size - shift);
     let [rows, columns] = grid.map(|size| size / window);
     let patches = window * window;
@@ -234,7 +310,7 @@ fn scores_apart(grid: [usize; 2], window: usize, shift: usize) -> Result<Array> 
             |patch: usize| [region(first[0] + patch / window, grid[0]), region(first[1] + patch % window, grid[1])];
         let regions: Vec<[usize; 2]> = (0..patches).map(region_of).collect();
         for query in &regions {
-            scores.extend(regions.iter().map(|key| if key == query { 0.0 } else { APART }));
+            scores.extend(regions.iter().map(|key| if key == query { 0.0 } else { apart }));
         }
     }
     Array::from_vec(scores, &[rows * columns, 1, patches, patches])
@@ -243,9 +319,13 @@ fn scores_apart(grid: [usize; 2], window: usize, shift: usize) -> Result<Array> 
 impl Stage {
     fn new(config: &SwinConfig, stage: usize, rngs: &mut Rngs) -> Stage {
         let features = config.features(stage);
-        let blocks = (0..config.depths[stage]).map(|index| Block::new(config, stage, index, rngs)).collect();
-        let merge = (stage + 1 < config.depths.len()).then(|| Merge {
-            norm: LayerNorm::builder(features.saturating_mul(4)).epsilon(EPSILON).build(rngs),
+        let blocks = (0..config.stages.depths[stage]).map(|index| Block::new(config, stage, index, rngs)).collect();
+        let normalizes_output = config.version != SwinVersion::First;
+        let merge = (stage + 1 < config.stages.depths.len()).then(|| Merge {
+            norm: LayerNorm::builder(features.saturating_mul(if normalizes_output { 2 } else { 4 }))
+                .epsilon(EPSILON)
+                .build(rngs),
+            normalizes_output,
             reduction: Linear::builder(features.saturating_mul(4), features.saturating_mul(2))
                 .use_bias(false)
                 .build(rngs),
@@ -260,7 +340,11 @@ impl Merge {
         let x = padded(x, 2);
         let quarter = |row: usize, column: usize| x.get(s![.., row..; 2, column..; 2]);
         let parts = [quarter(0, 0), quarter(1, 0), quarter(0, 1), quarter(1, 1)];
-        self.reduction.forward(self.norm.forward(concatenate(&parts, -1)))
+        let x = concatenate(&parts, -1);
+        match self.normalizes_output {
+            true => self.norm.forward(self.reduction.forward(x)),
+            false => self.reduction.forward(self.norm.forward(x)),
+        }
     }
 }
 
@@ -282,14 +366,24 @@ impl Block {
         if !config.qkv_bias {
             remove_input_biases(&mut attention);
         }
+        let (window, shift) = config.window(stage);
+        let cosines = match &config.version {
+            SwinVersion::First => None,
+            SwinVersion::Second { pretrained_windows } => {
+                attention.key.iter_mut().for_each(|key| key.bias = None);
+                Some(Cosines::new(heads, pretrained_windows[stage] as usize, rngs))
+            }
+        };
+        let has_table = cosines.is_none();
         Block {
             norm,
             attention,
-            distances: small_normal(&[distance_count(config.window_size), heads], rngs),
+            distances: has_table.then(|| small_normal(&[distance_count(config.window_size), heads], rngs)),
+            cosines,
             mlp_norm,
-            mlp: Mlp::new(features, config.hidden(features), config.hidden_act, false, true, rngs),
-            window: config.window_size,
-            shift: if index.is_multiple_of(2) { 0 } else { config.window_size / 2 },
+            mlp: Mlp::new(features, config.hidden(features), config.stages.hidden_act, false, true, rngs),
+            window,
+            shift: if index.is_multiple_of(2) { 0 } else { shift },
         }
     }
 
@@ -298,33 +392,96 @@ impl Block {
         let &[batch, rows, columns, features] = x.shape() else { return Ok(x) };
         let window = self.window;
         let smallest = rows.min(columns);
-        if smallest < window {
+        let is_first = self.cosines.is_none();
+        if is_first && smallest < window {
             let message = format!(
                 "Swin: a stage has {rows} by {columns} patches, which is less than a window of {window} by {window}"
             );
             return Err(value_error(message, "use larger images"));
         }
         // A window that is as large as the image does not move.
-        let shift = if smallest == window { 0 } else { self.shift as i32 };
-        let y = padded(self.norm.forward(&x), window);
+        let shift = if is_first && smallest == window { 0 } else { self.shift as i32 };
+        let y = padded(if is_first { self.norm.forward(&x) } else { x.clone() }, window);
         let grid = [y.shape()[1], y.shape()[2]];
         let y = if shift > 0 { y.roll([-shift, -shift], [1, 2]) } else { y };
         let [down, right] = grid.map(|size| size / window);
         let windows = y.reshape([batch, down, window, right, window, features]).transpose([0, 1, 3, 2, 4, 5]);
         let windows = windows.reshape([batch, down * right, window * window, features]);
-        let scores = scores_of(&self.distances, &distance_rows(window)?);
+        let table = match (&self.distances, &self.cosines) {
+            (Some(table), _) => table.clone(),
+            (None, Some(cosines)) => cosines.table(window)?,
+            (None, None) => return Ok(x),
+        };
+        let scores = scores_of(&table, &distance_rows(window)?);
+        // The second version adds these scores twice.
+        let apart = if is_first { APART } else { 2.0 * APART };
         let scores = match shift {
             0 => scores,
-            shift => scores_apart(grid, window, shift as usize)?.astype(scores.dtype()) + scores,
+            shift => scores_apart(grid, window, shift as usize, apart)?.astype(scores.dtype()) + scores,
         };
-        let y = self.attention.attend(&windows, &windows, &windows, AttentionOptions::new().bias(scores));
+        let options = AttentionOptions::new().bias(scores);
+        let y = match &self.cosines {
+            Some(cosines) => cosines.attend(&self.attention, &windows, options),
+            None => self.attention.attend(&windows, &windows, &windows, options),
+        };
         let y = y.reshape([batch, down, right, window, window, features]).transpose([0, 1, 3, 2, 4, 5]);
         let y = y.reshape([batch, grid[0], grid[1], features]);
         let y = if shift > 0 { y.roll([shift, shift], [1, 2]) } else { y };
-        let x = x + y.get((.., ..rows, ..columns));
-        let y = self.mlp.forward(self.mlp_norm.forward(&x));
+        let y = y.get((.., ..rows, ..columns));
+        if is_first {
+            let x = x + y;
+            let y = self.mlp.forward(self.mlp_norm.forward(&x));
+            return Ok(x + y);
+        }
+        let x = x + self.norm.forward(y);
+        let y = self.mlp_norm.forward(self.mlp.forward(&x));
         Ok(x + y)
     }
+}
+
+impl Cosines {
+    fn new(heads: usize, pretrained_window: usize, rngs: &mut Rngs) -> Cosines {
+        Cosines {
+            scale: full_dtype([heads, 1, 1], 10f64.ln(), rngs.policy().param_dtype),
+            first: Linear::new(2, DISTANCE_FEATURES, rngs),
+            last: Linear::builder(DISTANCE_FEATURES, heads).use_bias(false).build(rngs),
+            pretrained_window,
+        }
+    }
+
+    /// Computes the scores of all distances between the patches of a window, `[distances, heads]`.
+    ///
+    /// The MLP reads logarithms of distances, relative to the largest distance in training.
+    fn table(&self, window: usize) -> Result<Array> {
+        let largest = match self.pretrained_window {
+            0 => window,
+            pretrained => pretrained,
+        };
+        let largest = largest.saturating_sub(1).max(1) as f32;
+        let grown = |place: usize| {
+            let distance = (place as f32 - (window - 1) as f32) / largest * 8.0;
+            distance.signum() * (distance.abs() + 1.0).log2() / 8f32.log2()
+        };
+        let span = 2 * window - 1;
+        let distances = (0..span * span).flat_map(|place| [grown(place / span), grown(place % span)]);
+        let distances = Array::from_vec(distances.collect::<Vec<f32>>(), &[span * span, 2])?;
+        let distances = distances.astype(self.first.kernel.dtype());
+        Ok(sigmoid(self.last.forward(relu(self.first.forward(distances)))) * 16.0)
+    }
+
+    /// Attention whose scores are cosines, each with the factor of its head.
+    fn attend(&self, attention: &MultiHeadAttention, x: &Array, options: AttentionOptions) -> Array {
+        let (Some(key), Some(value)) = (&attention.key, &attention.value) else { return x.clone() };
+        let [query, key] = [&attention.query, key].map(|layer| with_unit_length(layer.forward(x)));
+        let factors = self.scale.minimum(MAX_FACTOR.ln()).exp().reshape([-1, 1]);
+        let query = &query * factors.astype(query.dtype());
+        attention.out.forward(options.scale(1.0).dot_product_attention(query, key, value.forward(x)))
+    }
+}
+
+/// Divides vectors by their lengths, except for lengths near zero.
+fn with_unit_length(x: Array) -> Array {
+    &x / x.square().sum_keepdims(-1).sqrt().maximum(1e-12)
 }
 
 impl Swin {

@@ -4,7 +4,52 @@ use shardax_nn::prelude::*;
 
 use super::config::Fields;
 use super::{KeyMap, Layout};
+use crate::Activation;
 use crate::error::value_error;
+
+/// The sizes that encoders of images with stages share.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StagedConfig {
+    /// The number of color channels.
+    pub num_channels: usize,
+    /// The number of blocks of each stage.
+    pub depths: Vec<usize>,
+    /// The activation inside of blocks, and of a ResNet after its first convolution and after blocks.
+    pub hidden_act: Activation,
+    /// The number of classes; `None` if the results are features.
+    pub classes: Option<usize>,
+}
+
+impl StagedConfig {
+    /// Reads the fields, and a list with an entry for each stage from the field `name`.
+    pub(super) fn read<'a>(fields: &Fields<'a>, name: &'a str) -> Result<(StagedConfig, Vec<usize>)> {
+        let (sizes, depths) = stages(fields, name)?;
+        let read = StagedConfig {
+            num_channels: fields.size("num_channels")?,
+            depths,
+            hidden_act: fields.activation("hidden_act")?,
+            classes: classes(fields)?,
+        };
+        skip_features_of_stages(fields);
+        Ok((read, sizes))
+    }
+
+    /// Returns the number of blocks, and adds the table of classes to the sizes of the largest matrices. `features` is the number
+    /// of features of the last stage.
+    pub(super) fn extents(
+        &self,
+        features: usize,
+        mut matrices: Vec<(&'static str, usize, usize)>,
+    ) -> (usize, Vec<(&'static str, usize, usize)>) {
+        matrices.push(("table of classes", self.classes.unwrap_or(0), features));
+        (self.depths.iter().fold(0, |sum, depth| depth.saturating_add(sum)), matrices)
+    }
+
+    /// Creates the layer for the classes, if there is one.
+    pub(super) fn head(&self, features: usize, rngs: &mut Rngs) -> Option<Linear> {
+        self.classes.map(|classes| Linear::new(features, classes, rngs))
+    }
+}
 
 /// Returns the number of classes, or `None` if `architectures` names a class without a head.
 pub(super) fn classes(fields: &Fields) -> Result<Option<usize>> {
@@ -59,16 +104,15 @@ pub(super) struct FrozenNorm {
     bias: Array,
     mean: Array,
     variance: Array,
+    epsilon: f64,
 }
 
-/// Added to the variance.
-const EPSILON: f64 = 1e-5;
-
 impl FrozenNorm {
-    pub fn new(features: usize, rngs: &Rngs) -> FrozenNorm {
+    /// Creates a norm that adds `epsilon` to the variance.
+    pub fn new(features: usize, epsilon: f64, rngs: &Rngs) -> FrozenNorm {
         let dtype = rngs.policy().param_dtype;
         let [zeros, ones] = [zeros_dtype([features], dtype), ones_dtype([features], dtype)];
-        FrozenNorm { scale: ones.clone(), bias: zeros.clone(), mean: zeros, variance: ones }
+        FrozenNorm { scale: ones.clone(), bias: zeros.clone(), mean: zeros, variance: ones, epsilon }
     }
 
     /// Normalizes the last dimension. The factor of each feature is computed in float32.
@@ -76,9 +120,77 @@ impl FrozenNorm {
     pub fn forward(&self, x: Array) -> Array {
         let [scale, bias, mean, variance] =
             [&self.scale, &self.bias, &self.mean, &self.variance].map(|x| x.astype(DType::F32));
-        let factor = scale * (variance + EPSILON).rsqrt();
+        let factor = scale * (variance + self.epsilon).rsqrt();
         let shift = bias - mean * &factor;
         &x * factor.astype(x.dtype()) + shift.astype(x.dtype())
+    }
+}
+
+/// A convolution and a norm.
+#[derive(Module, Clone, Debug)]
+pub(super) struct ConvNorm {
+    pub conv: Conv,
+    norm: FrozenNorm,
+}
+
+/// The kernel of a [`ConvNorm`].
+#[derive(Clone, Debug)]
+pub(super) struct ConvShape {
+    /// The rows and columns.
+    pub size: usize,
+    pub stride: usize,
+    pub groups: usize,
+    /// The distance of neighboring entries.
+    pub dilation: usize,
+    pub padding: Padding,
+    /// Added to the variance in the norm.
+    pub epsilon: f64,
+}
+
+impl ConvShape {
+    /// Returns a kernel whose padding is half of the kernel at each end.
+    pub fn new(size: usize, stride: usize) -> ConvShape {
+        let around = (size / 2) as i64;
+        let padding = Padding::Explicit(vec![(around, around); 2]);
+        ConvShape { size, stride, groups: 1, dilation: 1, padding, epsilon: 1e-5 }
+    }
+}
+
+impl ConvNorm {
+    /// Creates a convolution without a bias from `before` features.
+    pub fn new([before, features]: [usize; 2], shape: ConvShape, rngs: &mut Rngs) -> ConvNorm {
+        let conv = Conv::builder(before, features, [shape.size; 2]).strides([shape.stride; 2]).use_bias(false);
+        let conv = conv.feature_group_count(shape.groups).kernel_dilation([shape.dilation; 2]);
+        let conv = conv.padding(shape.padding).build(rngs);
+        ConvNorm { conv, norm: FrozenNorm::new(features, shape.epsilon, rngs) }
+    }
+
+    pub fn forward(&self, x: Array) -> Array {
+        self.norm.forward(self.conv.forward(x))
+    }
+}
+
+/// Computes factors of features from their means over the image.
+#[derive(Module, Clone, Debug)]
+pub(super) struct Squeeze {
+    down: Conv,
+    up: Conv,
+    #[tree(static)]
+    activation: Activation,
+}
+
+impl Squeeze {
+    pub fn new(features: usize, reduced: usize, activation: Activation, rngs: &mut Rngs) -> Squeeze {
+        Squeeze {
+            down: Conv::builder(features, reduced, [1, 1]).build(rngs),
+            up: Conv::builder(reduced, features, [1, 1]).build(rngs),
+            activation,
+        }
+    }
+
+    pub fn forward(&self, x: Array) -> Array {
+        let means = x.mean_keepdims([1, 2]);
+        &x * sigmoid(self.up.forward(self.activation.apply(self.down.forward(means))))
     }
 }
 

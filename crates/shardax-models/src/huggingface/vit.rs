@@ -7,7 +7,7 @@ use super::encoder::{
     BlockSizes, EncoderBlock, Interpolation, PatchSizes, Patches, Places, block_keys, distance_count, grid_angles,
     grid_distances, patch_keys, scores_of, small_normal,
 };
-use super::{Config, KeyMap, Layout, Pretrained};
+use super::{Config, KeyMap, Layout, Pretrained, known_type};
 use crate::Activation;
 use crate::error::value_error;
 use crate::ranks::allow_any_ranks;
@@ -119,10 +119,7 @@ impl Pretrained for Vit {
 
     fn read(config: &Config) -> Result<(VitConfig, KeyMap)> {
         let fields = config.fields();
-        let kind = fields.text("model_type")?;
-        if !KNOWN.contains(&kind) {
-            return Err(fields.error(format!("the model_type {kind:?} is not one of {}", KNOWN.join(", "))));
-        }
+        let kind = known_type(&fields, &KNOWN)?;
         let is_third = kind == "dinov3_vit";
         let is_second = matches!(kind, "dinov2" | "dinov2_with_registers");
         let is_gated = match kind {

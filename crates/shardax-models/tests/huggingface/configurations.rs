@@ -14,7 +14,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 60] = [
+const OTHERS: [&str; 64] = [
     "albert",
     "bart",
     "beit",
@@ -35,6 +35,7 @@ const OTHERS: [&str; 60] = [
     "dinov2_with_registers",
     "dinov3_vit",
     "distilbert",
+    "efficientnet",
     "electra",
     "ernie",
     "esm",
@@ -48,6 +49,8 @@ const OTHERS: [&str; 60] = [
     "metaclip_2",
     "metaclip_2_text_model",
     "metaclip_2_vision_model",
+    "mobilenet_v1",
+    "mobilenet_v2",
     "modernbert",
     "mpnet",
     "mt5",
@@ -68,6 +71,7 @@ const OTHERS: [&str; 60] = [
     "siglip_text_model",
     "siglip_vision_model",
     "swin",
+    "swinv2",
     "t5",
     "umt5",
     "vit",
@@ -415,5 +419,22 @@ fn absent_fields_are_the_defaults_of_transformers() -> Result<()> {
     let older = r#"{"model_type": "llama", "rope_scaling": {"type": "linear", "factor": 2.0}}"#;
     assert_eq!(read(both_names)?, read(older)?);
     assert_ne!(read(both_names)?, read(r#"{"model_type": "llama"}"#)?);
+    Ok(())
+}
+
+/// Published files have the base in the object for attention. A base next to the object takes precedence.
+#[test]
+fn bases_of_dbrx_are_read_from_both_places() -> Result<()> {
+    let read = |fields: &str| {
+        let text = format!(
+            r#"{{"model_type": "dbrx", "d_model": 16, "n_heads": 4, "n_layers": 1, "vocab_size": 33, "attn_config": {fields}}}"#
+        );
+        Ok::<_, Error>(Decoder::read(&Config::from_json(&text)?)?.0)
+    };
+    let next_to_object = read(r#"{"kv_n_heads": 2}, "rope_theta": 500000"#)?;
+    assert_eq!(read(r#"{"kv_n_heads": 2, "rope_theta": 500000}"#)?, next_to_object);
+    assert_eq!(read(r#"{"kv_n_heads": 2, "rope_theta": 7}, "rope_theta": 500000"#)?, next_to_object);
+    assert_ne!(read(r#"{"kv_n_heads": 2}"#)?, next_to_object);
+    fails(read(r#"{"rope_theta": -1}"#).map(drop), &["`rope_theta` is -1"]);
     Ok(())
 }

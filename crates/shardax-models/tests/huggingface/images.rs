@@ -1,7 +1,9 @@
 //! Models of images, and of images and texts (`tools/huggingface/towers.py`).
 
-use shardax_models::huggingface::SegformerHead;
-use shardax_models::{Clip, Config, ConvNext, LoadOptions, Pretrained, Resnet, Segformer, Siglip, Swin, Vit};
+use shardax_models::huggingface::{SegformerHead, SwinVersion};
+use shardax_models::{
+    Clip, Config, ConvNext, LoadOptions, MobileNet, Pretrained, Resnet, Segformer, Siglip, Swin, Vit,
+};
 use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
@@ -101,17 +103,24 @@ fn models_of_stages_have_the_results_of_transformers() -> Result<()> {
     for name in ["convnext", "convnext_model", "convnextv2"] {
         compare_stages(name, |model: ConvNext, images| model.forward(images))?;
     }
-    for name in ["swin", "swin_model"] {
+    for name in ["swin", "swin_model", "swinv2"] {
         compare_stages(name, |model: Swin, images| model.forward(images))?;
     }
     for name in ["segformer", "segformer_pixels"] {
         compare_stages(name, |model: Segformer, images| model.forward(images))?;
     }
+    for name in ["mobilenet_v1", "mobilenet_v2", "mobilenet_v2_model", "efficientnet", "efficientnet_model"] {
+        compare_stages(name, |model: MobileNet, images| model.forward(images))?;
+    }
     let temp = Folder::new();
+    for name in ["mobilenet_v1", "mobilenet_v2", "efficientnet"] {
+        save_again::<MobileNet>(name, &temp.join(name))?;
+    }
     save_again::<ConvNext>("convnext", &temp.join("convnext"))?;
     save_again::<ConvNext>("convnextv2", &temp.join("convnextv2"))?;
     save_again::<Segformer>("segformer", &temp.join("segformer"))?;
     save_again::<Swin>("swin", &temp.join("swin"))?;
+    save_again::<Swin>("swinv2", &temp.join("swinv2"))?;
     save_again::<Resnet>("resnet", &temp.join("resnet"))?;
     save_again::<Resnet>("regnet", &temp.join("regnet"))?;
     let (swin, resnet) = (Swin::from_pretrained(folder("swin_model"))?, Resnet::from_pretrained(folder("resnet"))?);
@@ -206,13 +215,40 @@ fn configurations_of_images_load_or_say_why() -> Result<()> {
         "model_type": "resnet", "num_channels": 3, "out_features": ["stage4"], "out_indices": [4], "padding": "max_length",
         "problem_type": "single_label_classification", "torch_dtype": "float32", "transformers_version": "4.31.0"}"#,
     )?;
-    assert_eq!(trained.classes, Some(4));
+    assert_eq!(trained.stages.classes, Some(4));
     fails(resnet(r#"{"model_type": "resnet", "depths": [1]}"#), &["`hidden_sizes` has 4 stages, but `depths` has 1"]);
     fails(resnet(r#"{"model_type": "resnet", "depths": []}"#), &["`depths` must be a list of positive integers"]);
     let regnet = resnet(r#"{"model_type": "regnet", "groups_width": 8, "hidden_sizes": [24, 56, 152, 368]}"#)?;
     assert_eq!(regnet.regnet.map(|blocks| (blocks.group_width, blocks.squeezes)), Some((8, true)));
     fails(resnet(r#"{"model_type": "regnet", "groups_width": 48, "hidden_sizes": [97]}"#), &["`hidden_sizes` has 1"]);
     fails(resnet(r#"{"model_type": "regnet", "layer_type": "basic"}"#), &["the layer_type \"basic\""]);
+    let mobile = |text: &str| MobileNet::read(&Config::from_json(text)?).map(|(mobile, _)| mobile);
+    // The fields of published models.
+    let second = mobile(
+        r#"{"architectures": ["MobileNetV2ForImageClassification"], "model_type": "mobilenet_v2", "depth_multiplier": 0.35,
+        "expand_ratio": 6, "finegrained_output": true, "image_size": 96, "layer_norm_eps": 0.001, "output_stride": 32,
+        "classifier_dropout_prob": 0.8, "semantic_loss_ignore_index": 255, "tf_padding": true}"#,
+    )?;
+    assert_eq!((second.blocks.len(), second.blocks[16].output, second.last_features), (17, 112, Some(1280)));
+    let efficient = mobile(
+        r#"{"architectures": ["EfficientNetForImageClassification"], "model_type": "efficientnet", "width_coefficient": 1.0,
+        "depth_coefficient": 1.0, "hidden_dim": 1280, "image_size": 224, "depthwise_padding": [], "dropout_rate": 0.2,
+        "num_hidden_layers": 64, "batch_norm_momentum": 0.99}"#,
+    )?;
+    assert_eq!((efficient.blocks.len(), efficient.blocks[1].expanded, efficient.first_features), (16, Some(96), 32));
+    for (fields, words) in [
+        (r#""model_type": "efficientnet", "hidden_dim": 1280"#, "`hidden_dim` is 1280, but"),
+        (r#""model_type": "efficientnet", "pooling_type": "sum""#, "`pooling_type` \"sum\""),
+        (r#""model_type": "efficientnet", "strides": [1, 2, 3, 2, 1, 2, 1]"#, "`strides` has 3"),
+        (r#""model_type": "efficientnet", "strides": [1]"#, "have different lengths"),
+        (r#""model_type": "efficientnet", "kernel_sizes": [3, 3, 4, 3, 5, 5, 3]"#, "`kernel_sizes` has 4"),
+        (r#""model_type": "efficientnet", "depth_coefficient": 1e3"#, "more than 1000 blocks"),
+        (r#""model_type": "efficientnet", "in_channels": [32, 16, 24, 40, 80, 112, 16]"#, "`in_channels` differ"),
+        (r#""model_type": "mobilenet_v2", "depth_multiplier": -1"#, "`depth_multiplier` is -1"),
+        (r#""model_type": "mobilenet_v1", "architectures": ["Net"]"#, "the class \"Net\""),
+    ] {
+        fails(mobile(&format!("{{{fields}}}")), &[words]);
+    }
     let segformer = |text: &str| Segformer::read(&Config::from_json(text)?).map(|(segformer, _)| segformer);
     // The fields of a published model.
     let ade = segformer(
@@ -223,7 +259,21 @@ fn configurations_of_images_load_or_say_why() -> Result<()> {
     assert_eq!(ade.head, SegformerHead::Pixels { classes: 2, features: 256 });
     fails(segformer(r#"{"model_type": "segformer", "strides": [4, 2]}"#), &["`strides` must have 4 entries, got 2"]);
     let swin = |text: &str| Swin::read(&Config::from_json(text)?).map(|(swin, _)| swin);
-    assert_eq!(swin(r#"{"model_type": "swin", "path_norm": true, "num_layers": 4}"#)?.depths, [2, 2, 6, 2]);
+    assert_eq!(swin(r#"{"model_type": "swin", "path_norm": true, "num_layers": 4}"#)?.stages.depths, [2, 2, 6, 2]);
+    // The fields of a published model.
+    let second = swin(
+        r#"{"architectures": ["Swinv2ForImageClassification"], "model_type": "swinv2", "depths": [2, 2, 6, 2], "embed_dim": 96,
+        "hidden_size": 768, "image_size": 256, "num_heads": [3, 6, 12, 24], "num_layers": 4, "path_norm": true,
+        "pretrained_window_sizes": [0, 0, 0, 0], "window_size": 8}"#,
+    )?;
+    assert_eq!(second.version, SwinVersion::Second { pretrained_windows: vec![0; 4] });
+    for sizes in ["[0, 0]", "[0, 0, 0, 1]", "[0, 0, 0, -4]"] {
+        let config = format!(r#"{{"model_type": "swinv2", "pretrained_window_sizes": {sizes}}}"#);
+        fails(swin(&config), &["`pretrained_window_sizes` must"]);
+    }
+    let learned = r#"{"model_type": "swinv2", "use_absolute_embeddings": true}"#;
+    fails(swin(learned), &["`use_absolute_embeddings` is true"]);
+    fails(swin(r#"{"model_type": "swinv2", "image_size": 16}"#), &["`image_size` is too small"]);
     fails(swin(r#"{"model_type": "swin", "num_heads": [5, 6, 12, 24]}"#), &["num_heads (5) does not divide"]);
     fails(vit(r#"{"model_type": "vit", "architectures": ["ViTForMaskedImageModeling"]}"#), &["MaskedImageModeling"]);
     Ok(())

@@ -57,7 +57,6 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
             "kind \"mrope\" are not supported",
         ),
         ("llama", r#""rope_parameters": {"rope_type": "deepseek_yarn"}"#, "kind \"deepseek_yarn\" are not supported"),
-        ("dbrx", r#""rope_parameters": {"rope_type": "default", "rope_theta": 7.0}"#, "`rope_theta` is 10000, but"),
         ("mimo_v2_flash", r#""swa_num_key_value_heads": 4"#, "`swa_num_key_value_heads` is 4, but"),
         ("mimo_v2_flash", r#""hybrid_layer_pattern": [1, 1, 0]"#, "`hybrid_layer_pattern` differs"),
         ("mimo_v2_flash", r#""add_full_attention_sink_bias": true"#, "`add_full_attention_sink_bias` is true, but"),

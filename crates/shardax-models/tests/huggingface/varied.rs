@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use shardax_models::huggingface::Weights;
 use shardax_models::{
-    Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, EncoderDecoder, ModernBert, Pretrained, Resnet,
-    Segformer, Siglip, Swin, Vit,
+    Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, EncoderDecoder, MobileNet, ModernBert, Pretrained,
+    Resnet, Segformer, Siglip, Swin, Vit,
 };
 use shardax_nn::prelude::*;
 
@@ -80,7 +80,7 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
                 images,
             ))
         }
-        "swin" => {
+        "swin" | "swinv2" => {
             let model = Swin::from_pretrained(folder)?;
             jit(|model: Swin, images: Array| model.forward(images)).call((&model, images))
         }
@@ -91,6 +91,10 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
         "resnet" | "regnet" => {
             let model = Resnet::from_pretrained(folder)?;
             jit(|model: Resnet, images: Array| model.forward(images)).call((&model, images))
+        }
+        "mobilenet_v1" | "mobilenet_v2" | "efficientnet" => {
+            let model = MobileNet::from_pretrained(folder)?;
+            jit(|model: MobileNet, images: Array| model.forward(images)).call((&model, images))
         }
         "convnext" | "convnextv2" => {
             let model = ConvNext::from_pretrained(folder)?;
