@@ -42,6 +42,8 @@ pub struct EncoderDecoderConfig {
     pub embedding_scale: Option<f64>,
     /// True if embeddings are normalized before the first layer.
     pub embedding_norm: bool,
+    /// True if the decoder does not scale token embeddings, and normalizes them before it adds positions, as in Blenderbot Small.
+    pub norm_before_positions: bool,
     /// True if a layer normalizes the sum of its input and its output, instead of its input.
     pub sum_norms: bool,
     /// True if the outputs of the encoder and of the decoder are normalized.

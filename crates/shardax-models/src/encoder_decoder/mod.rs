@@ -70,6 +70,8 @@ struct Stage {
     sines: Option<Sines>,
     /// Normalizes the sum of the token and position embeddings.
     embedding_norm: Option<Norm>,
+    /// True if only the token embeddings are normalized.
+    norm_before_positions: bool,
     /// The bias of each head for distances, `[buckets, heads]`.
     distances: Option<Embed>,
     blocks: Vec<Block>,
@@ -220,7 +222,7 @@ impl EncoderDecoder {
         let input = self.attend_to(self.encode(inputs, options), options);
         let length = targets.shape().last().copied().unwrap_or(0);
         let places = arange(0..length as i32);
-        let x = match self.decoder.positioned(self.embedded(&targets), || places.clone()) {
+        let x = match self.decoder.positioned(self.embedded_targets(&targets), || places.clone()) {
             Ok(x) => x,
             Err(error) => return error,
         };
@@ -255,7 +257,7 @@ impl EncoderDecoder {
         let room = attention.and_then(|attention| Some(attention.cached_key.as_ref()?.shape()[1])).unwrap_or(0);
         let length = tokens.shape().last().copied().unwrap_or(0);
         let places = index.unwrap_or_else(|| zeros_dtype((), DType::I32)) + arange(0..length as i32);
-        let mut x = match self.decoder.positioned(self.embedded(&tokens), || places.clone()) {
+        let mut x = match self.decoder.positioned(self.embedded_targets(&tokens), || places.clone()) {
             Ok(x) => x,
             Err(error) => return error,
         };
@@ -295,6 +297,13 @@ impl EncoderDecoder {
             Some(scale) => x * scale,
             None => x,
         }
+    }
+
+    /// Embeds the tokens of the decoder, without positions. The decoder of Blenderbot Small does not scale them, because it normalizes
+    /// them.
+    #[track_caller]
+    fn embedded_targets(&self, tokens: impl ArrayLike) -> Array {
+        if self.decoder.norm_before_positions { self.embed.forward(tokens) } else { self.embedded(tokens) }
     }
 
     /// Returns the attention bias of a decoder block, if the model has relative positions. The queries have the positions
@@ -382,7 +391,17 @@ impl Stage {
         let last_norm = if config.final_norm { config.new_norm(rngs) } else { Norm::Identity };
         let embedding_norm = config.embedding_norm.then(|| config.new_norm(rngs));
         let first_position = config.first_position;
-        Stage { positions, first_position, sines, embedding_norm, distances, blocks, norm: last_norm }
+        let norm_before_positions = config.norm_before_positions && is_decoder;
+        Stage {
+            positions,
+            first_position,
+            sines,
+            embedding_norm,
+            norm_before_positions,
+            distances,
+            blocks,
+            norm: last_norm,
+        }
     }
 
     /// Adds the position encoding to features, `[batch, length, features]`. The `Err` value is an array with an error, which
@@ -390,6 +409,8 @@ impl Stage {
     #[track_caller]
     fn positioned(&self, x: Array, places: impl FnOnce() -> Array) -> std::result::Result<Array, Array> {
         let tokens = x.get((Ellipsis, 0));
+        let norm = |x: Array| self.embedding_norm.iter().fold(x, |x, norm| norm.forward(x));
+        let x = if self.norm_before_positions { norm(x) } else { x };
         let first_position = self.first_position;
         let x = match (&self.positions, &self.sines) {
             (Some(table), _) => match check_positions("EncoderDecoder", table, first_position, &tokens) {
@@ -402,7 +423,7 @@ impl Stage {
             },
             (None, None) => x,
         };
-        Ok(self.embedding_norm.iter().fold(x, |x, norm| norm.forward(x)))
+        Ok(if self.norm_before_positions { x } else { norm(x) })
     }
 
     /// Returns the position of each token of an input. Padding is not counted if the sinusoidal positions start after

@@ -18,9 +18,8 @@ impl Pretrained for EncoderDecoder {
         }
         let (read, keys) = match fields.text("model_type")? {
             kind @ ("t5" | "mt5" | "umt5") => t5(&fields, kind)?,
-            kind @ ("bart" | "mbart" | "marian" | "pegasus" | "m2m_100" | "blenderbot" | "plbart" | "mvp") => {
-                bart(&fields, kind)?
-            }
+            kind @ ("bart" | "mbart" | "marian" | "pegasus" | "m2m_100" | "blenderbot" | "blenderbot-small"
+            | "plbart" | "mvp") => bart(&fields, kind)?,
             "whisper" => whisper(&fields)?,
             other => return Err(fields.error(format!("the model_type {other:?} is not one of {}", KNOWN.join(", ")))),
         };
@@ -39,8 +38,21 @@ impl Pretrained for EncoderDecoder {
 }
 
 /// The supported model types.
-pub(crate) const KNOWN: [&str; 12] =
-    ["t5", "mt5", "umt5", "bart", "mbart", "marian", "pegasus", "m2m_100", "blenderbot", "plbart", "mvp", "whisper"];
+pub(crate) const KNOWN: [&str; 13] = [
+    "t5",
+    "mt5",
+    "umt5",
+    "bart",
+    "mbart",
+    "marian",
+    "pegasus",
+    "m2m_100",
+    "blenderbot",
+    "blenderbot-small",
+    "plbart",
+    "mvp",
+    "whisper",
+];
 
 /// T5, mT5 and umT5.
 fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
@@ -88,6 +100,7 @@ fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
         first_position: 0,
         embedding_scale: None,
         embedding_norm: false,
+        norm_before_positions: false,
         sum_norms: false,
         final_norm: true,
         attention_scale: Some(1.0),
@@ -133,7 +146,8 @@ fn t5_keys(gated: bool, is_tied: bool) -> KeyMap {
     if is_tied { keys.tied("lm_head.weight", "shared.weight") } else { keys }
 }
 
-/// BART, and the models with the same blocks: mBART, Marian, Pegasus, M2M-100, NLLB, Blenderbot, PLBART and MVP.
+/// BART, and the models with the same blocks: mBART, Marian, Pegasus, M2M-100, NLLB, Blenderbot, Blenderbot Small, PLBART
+/// and MVP.
 fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
     let features = fields.size("d_model")?;
     let (encoder, decoder) = sides(fields, features)?;
@@ -154,11 +168,11 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
     fields.skip(&["add_bias_logits", "add_final_layer_norm", "normalize_before", "normalize_embedding"]);
     fields.skip(&["static_position_embeddings", "extra_pos_embeddings", "force_bos_token_to_be_generated"]);
     let length = fields.size("max_position_embeddings")?;
-    let is_learned = matches!(kind, "bart" | "mbart" | "blenderbot" | "plbart" | "mvp");
-    let sum_norms = matches!(kind, "bart" | "marian" | "plbart" | "mvp");
+    let is_learned = matches!(kind, "bart" | "mbart" | "blenderbot" | "blenderbot-small" | "plbart" | "mvp");
+    let sum_norms = matches!(kind, "bart" | "marian" | "blenderbot-small" | "plbart" | "mvp");
     let first_position = match kind {
         "m2m_100" => fields.number_or("pad_token_id", 1.0)? as usize + 1,
-        _ if is_learned && kind != "blenderbot" => BART_FIRST_POSITION,
+        _ if is_learned && !kind.starts_with("blenderbot") => BART_FIRST_POSITION,
         _ => 0,
     };
     let is_tied = fields.flag_or("tie_word_embeddings", true)?;
@@ -186,6 +200,7 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
         first_position,
         embedding_scale: fields.flag("scale_embedding")?.then(|| (features as f64).sqrt()),
         embedding_norm: is_learned && kind != "blenderbot",
+        norm_before_positions: kind == "blenderbot-small",
         sum_norms,
         final_norm: !sum_norms,
         attention_scale: None,
@@ -286,6 +301,7 @@ fn whisper(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
         first_position: 0,
         embedding_scale: None,
         embedding_norm: false,
+        norm_before_positions: false,
         sum_norms: false,
         final_norm: true,
         attention_scale: None,
