@@ -713,6 +713,10 @@ ENCODERS = [
     ("megatron_bert", "MegatronBertForMaskedLM", {**SIZES, "hidden_act": "relu"}),
     ("megatron_bert_classes", "MegatronBertForSequenceClassification", SIZES),
     ("xlm_roberta_xl", "XLMRobertaXLForMaskedLM", SIZES),
+    ("layoutlm", "LayoutLMForMaskedLM", {**SIZES, "max_2d_position_embeddings": 16}),
+    ("layoutlm_classes", "LayoutLMForTokenClassification", {**SIZES, "max_2d_position_embeddings": 16}),
+    ("rembert", "RemBertForMaskedLM", {**SIZES, "input_embedding_size": 6, "output_embedding_size": 10}),
+    ("rembert_classes", "RemBertForSequenceClassification", {**SIZES, "input_embedding_size": 16, "output_embedding_size": 10}),
 ]
 
 
@@ -728,7 +732,12 @@ def encoder_families(names):
         length = 7 if name == "eurobert" else 4
         mask = torch.tensor([[1] * 7, [1] * length + [0] * (7 - length)])
         tokens = torch.randint(3, VOCABULARY, (2, 7)).where(mask.bool(), 1)
-        save(name, model, {"input_ids": tokens, "attention_mask": mask})
+        inputs = {"input_ids": tokens, "attention_mask": mask}
+        if kind.startswith("LayoutLM"):
+            # The left and upper edges of words, and their sizes.
+            edges, sizes = torch.randint(0, 8, (2, 7, 2)), torch.randint(0, 8, (2, 7, 2))
+            inputs["bbox"] = torch.cat([edges, edges + sizes], 2)
+        save(name, model, inputs)
     for name, source in [("sentence", "bert_model"), ("sentence_modern", "modernbert_model"), ("sentence_gemma", "gemma3_encoder")]:
         if not names or name in names:
             sentence_encoder(OUT / source, OUT / name)

@@ -228,6 +228,23 @@ def whisper(name="whisper", **options):
     written(name, model, {**inputs, "decoder_input_ids": targets, "logits": logits, "generated": greedy(model, inputs, 3, 6)})
 
 
+WAVES = {**SIZES, "vocab_size": VOCABULARY, "conv_dim": [6, 8], "conv_kernel": [10, 3], "conv_stride": [5, 2], "num_conv_pos_embeddings": 6,
+         "num_conv_pos_embedding_groups": 2, "classifier_proj_size": 10}
+
+
+def sound(name, kind, is_masked=True, **options):
+    """An encoder of samples."""
+    model = getattr(transformers, kind)
+    model = model(model.config_class(**{**WAVES, **options, "num_labels": 3}))
+    randomize(model)
+    mask = torch.tensor([[1] * 400, [1] * 250 + [0] * 150]) if is_masked else torch.ones(2, 400, dtype=torch.int64)
+    samples = torch.randn(2, 400) * mask
+    with torch.no_grad():
+        output = model(samples, attention_mask=mask)
+    logits = output.logits if "logits" in output else output.last_hidden_state
+    written(name, model, {"input_values": samples, "attention_mask": mask, "logits": logits})
+
+
 def mel():
     """The features of a second of sound, every tenth frame; `tests/huggingface/pairs.rs` makes the same sound."""
     i = np.arange(16000.0)
@@ -307,6 +324,7 @@ CASES = {
     "bart": lambda: pair("bart", "Bart", scale_embedding=True),
     "mbart": lambda: pair("mbart", "MBart"),
     "blenderbot": lambda: pair("blenderbot", "Blenderbot", scale_embedding=True),
+    "blenderbot_small": lambda: pair("blenderbot_small", "BlenderbotSmall", scale_embedding=True),
     "plbart": lambda: pair("plbart", "PLBart"),
     "mvp": lambda: pair("mvp", "Mvp"),
     "marian": lambda: pair("marian", "Marian", pad_token_id=32, decoder_start_token_id=32, scale_embedding=True, activation_function="swish"),
@@ -316,6 +334,12 @@ CASES = {
     "siglip2": siglip2,
     "whisper": whisper,
     "mel": mel,
+    # With norms of frames or of features, and kernels of even and odd size.
+    "wav2vec2": lambda: sound("wav2vec2", "Wav2Vec2ForCTC", feat_extract_norm="layer", do_stable_layer_norm=True, conv_bias=True),
+    "wav2vec2_classes": lambda: sound("wav2vec2_classes", "Wav2Vec2ForSequenceClassification", num_conv_pos_embeddings=5, hidden_act="relu"),
+    "wav2vec2_model": lambda: sound("wav2vec2_model", "Wav2Vec2Model", mask_time_prob=0.0, is_masked=False),
+    "hubert": lambda: sound("hubert", "HubertForCTC", is_masked=False, feat_proj_layer_norm=False),
+    "hubert_model": lambda: sound("hubert_model", "HubertModel", feat_extract_norm="layer", do_stable_layer_norm=True),
 }
 
 

@@ -16,11 +16,11 @@ import sys
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import (AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForMaskedLM,
+from transformers import (AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForCTC, AutoModelForImageClassification, AutoModelForMaskedLM,
                           AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoModelForZeroShotImageClassification)
 
 from defaults import defaults
-from towers import SEGFORMER
+from towers import SEGFORMER, WAVES
 from generate import DISTANCES, DISTILLED, FAMILIES, DECODER, GPT, KV, MODERN, SIZES, VOCABULARY, randomize, sizes_of
 
 transformers.logging.set_verbosity_error()
@@ -60,6 +60,8 @@ OTHERS = {
                                        "roformer", "nomic_bert", "gte", "jina_embeddings_v3"]},
         "distilbert": {**TEXTS, **DISTILLED, "max_position_embeddings": 12},
         "albert": {**ENCODER, "embedding_size": 6},
+        "layoutlm": {**ENCODER, "max_2d_position_embeddings": 16},
+        "rembert": {**ENCODER, "input_embedding_size": 6, "output_embedding_size": 10},
         "electra": {**ENCODER, "embedding_size": 6},
         # Without the class, published files of these types have another head.
         "deberta": {**ENCODER, **DISTANCES, "architectures": ["DebertaForMaskedLM"]},
@@ -69,9 +71,10 @@ OTHERS = {
     },
     AutoModelForSeq2SeqLM: {
         **{kind: T5 for kind in ["t5", "mt5", "umt5"]},
-        **{kind: PAIR for kind in ["bart", "mbart", "marian", "pegasus", "m2m_100", "blenderbot", "plbart", "mvp"]},
+        **{kind: PAIR for kind in ["bart", "mbart", "marian", "pegasus", "m2m_100", "blenderbot", "blenderbot-small", "plbart", "mvp"]},
     },
     AutoModelForSpeechSeq2Seq: {"whisper": SOUND},
+    AutoModelForCTC: {kind: WAVES for kind in ["wav2vec2", "hubert"]},
     AutoModelForImageClassification: {
         **{kind: IMAGES for kind in ["vit", "vit_msn", "beit", "data2vec-vision"]},
         "deit": {**IMAGES, "architectures": ["DeiTForImageClassification"]},
@@ -255,6 +258,11 @@ def inputs_of(kind, config):
     texts = {"input_ids": torch.randint(2, 31, (2, 9))}
     if CLASSES.get(kind) is AutoModelForSeq2SeqLM:
         texts["decoder_input_ids"] = torch.randint(2, VOCABULARY, (2, 6))
+    if CLASSES.get(kind) is AutoModelForCTC:
+        inputs = {"input_values": torch.randn(2, 400)}
+        return inputs, inputs
+    if kind == "layoutlm":
+        return {**texts, "bbox": torch.zeros(2, 9, 4, dtype=torch.int64)}, texts
     if kind == "whisper":
         inputs = {"input_features": torch.randn(2, config.num_mel_bins, 2 * config.max_source_positions),
                   "decoder_input_ids": torch.randint(3, VOCABULARY, (2, 6))}

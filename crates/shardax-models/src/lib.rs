@@ -51,6 +51,6 @@ pub use encoder_decoder::{EncodedInput, EncoderDecoder, EncoderDecoderConfig, En
 pub use generate::{GenerateOptions, Generation, TextModel};
 pub use huggingface::{
     Bert, BertOptions, Clip, Config, ConvNext, CrossEncoder, Deberta, LoadOptions, MobileNet, ModernBert, Pretrained,
-    Resnet, Segformer, SentenceEncoder, Siglip, Swin, Vit,
+    Resnet, Segformer, SentenceEncoder, Siglip, SoundEncoder, Swin, Vit,
 };
 pub use quantized::Packed;

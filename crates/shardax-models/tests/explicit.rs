@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use shardax_models::huggingface::Weights;
 use shardax_models::{
     Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, DecoderConfig, EncoderDecoder, GenerateOptions,
-    LoadOptions, MobileNet, ModernBert, Pretrained, QkNorm, Resnet, Segformer, Siglip, Swin, Vit,
+    LoadOptions, MobileNet, ModernBert, Pretrained, QkNorm, Resnet, Segformer, Siglip, SoundEncoder, Swin, Vit,
 };
 use shardax_nn::prelude::*;
 
@@ -100,10 +100,14 @@ fn sharded<M: Pretrained + Clone>(
         // positions.
         let parts = |name: &str| rules.axis(name).ok().flatten().and_then(|axis| rules.mesh()?.axis_size(axis));
         let (rows, positions) = (parts("batch").unwrap_or(1), parts("length").unwrap_or(1));
-        let (x, length) = match x.shape() {
-            &[_, length] => {
+        let (x, length) = match *x.shape() {
+            [_, length] => {
                 let missing = length.next_multiple_of(positions) - length;
                 (pad(&x, [(0, 0), (0, missing)], PadMode::Constant(0.0)), Some("length"))
+            }
+            [_, length, 4] if name == "bbox" => {
+                let missing = length.next_multiple_of(positions) - length;
+                (pad(&x, [(0, 0), (0, missing), (0, 0)], PadMode::Constant(0.0)), Some("length"))
             }
             _ => (x, None),
         };
@@ -194,14 +198,23 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
             Ok(vec![("logits", forward.call(arguments)?)])
         });
     }
+    if SoundEncoder::read(&config).is_ok() {
+        return sharded(folder, rules, |model: &SoundEncoder, input| {
+            let forward = jit(|model: SoundEncoder, sound: Array, mask: Array| {
+                model.forward(sound, &BertOptions::new().attention_mask(mask))
+            });
+            Ok(vec![("logits", forward.call((model, input("input_values")?, input("attention_mask")?))?)])
+        });
+    }
     if Bert::read(&config).is_ok() {
         return sharded(folder, rules, |model: &Bert, input| {
-            let forward = jit(|model: Bert, tokens: Array, mask: Array, kinds: Option<Array>| {
+            let forward = jit(|model: Bert, tokens: Array, mask: Array, kinds: Option<Array>, boxes: Option<Array>| {
                 let options = BertOptions::new().attention_mask(mask);
-                model.forward(tokens, &kinds.into_iter().fold(options, BertOptions::token_type_ids))
+                let options = kinds.into_iter().fold(options, BertOptions::token_type_ids);
+                model.forward(tokens, &boxes.into_iter().fold(options, BertOptions::boxes))
             });
             let (tokens, mask) = masked(input)?;
-            Ok(vec![("logits", forward.call((model, tokens, mask, input("token_type_ids").ok()))?)])
+            Ok(vec![("logits", forward.call((model, tokens, mask, input("token_type_ids").ok(), input("bbox").ok()))?)])
         });
     }
     if ModernBert::read(&config).is_ok() {

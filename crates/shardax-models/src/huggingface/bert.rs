@@ -6,6 +6,7 @@ use shardax_nn::prelude::*;
 use super::attention;
 use crate::decoder::{check_positions, check_tokens};
 use crate::encoder_decoder::distance_bias;
+use crate::error::value_error;
 use crate::ranks::allow_any_ranks;
 use crate::shardings::{first_token, gather_mask};
 use crate::{Activation, Mlp};
@@ -38,6 +39,10 @@ pub struct BertConfig {
     pub type_vocab_size: usize,
     /// The number of task types; 0 if the model has none. All tokens have the first one.
     pub task_type_vocab_size: usize,
+    /// The number of coordinates of boxes of words on a page, as in LayoutLM; 0 if the model does not read boxes.
+    pub box_size: usize,
+    /// The features of the head for masked tokens, if its last layer is not the token table, as in RemBERT.
+    pub output_embedding_size: Option<usize>,
     /// True if the embeddings are normalized.
     pub has_first_norm: bool,
     /// True if each block normalizes the inputs of attention and MLP, and the model the output of the last block.
@@ -104,13 +109,14 @@ impl BertHead {
 /// classify texts or tokens, or compute features.
 ///
 /// The model type is `bert`, `ernie`, `roberta`, `xlm-roberta`, `camembert`, `data2vec-text`, `roberta-prelayernorm`, `megatron-bert`, `xlm-roberta-xl`,
-/// `distilbert`, `mpnet`, `albert`, `electra`, `roformer`, `nomic_bert`, `gte`, `jina_embeddings_v3` or `esm`; the field `architectures` chooses the [head](BertHead).
+/// `distilbert`, `mpnet`, `albert`, `electra`, `roformer`, `nomic_bert`, `gte`, `jina_embeddings_v3`, `esm`, `layoutlm` or `rembert`; the field `architectures` chooses the [head](BertHead).
 #[derive(Module, Clone, Debug)]
 pub struct Bert {
     tokens: Embed,
     positions: Option<Embed>,
     kinds: Option<Embed>,
     tasks: Option<Embed>,
+    boxes: Option<BoxTables>,
     norm: Option<LayerNorm>,
     /// Normalizes the output of the last block.
     final_norm: Option<LayerNorm>,
@@ -118,7 +124,7 @@ pub struct Bert {
     projection: Option<Linear>,
     /// `[groups of distances, heads]`: the biases that attention adds.
     distances: Option<Embed>,
-    blocks: Vec<Block>,
+    blocks: Vec<EncoderLayer>,
     #[tree(static)]
     block_order: Vec<usize>,
     /// The first layer of the head.
@@ -140,6 +146,42 @@ pub struct Bert {
     activation: HeadActivation,
 }
 
+/// The embeddings of the boxes of words on a page.
+#[derive(Module, Clone, Debug)]
+struct BoxTables {
+    x: Embed,
+    y: Embed,
+    height: Embed,
+    width: Embed,
+}
+
+impl BoxTables {
+    fn new(count: usize, features: usize, rngs: &mut Rngs) -> BoxTables {
+        let [x, y, height, width] = [(); 4].map(|()| Embed::new(count, features, rngs));
+        BoxTables { x, y, height, width }
+    }
+
+    /// Computes `[batch, length, features]` from boxes, `[batch, length, 4]`: the left, upper, right and lower edge of each word.
+    fn forward(&self, boxes: &Array) -> Result<Array> {
+        let [left, upper, right, lower] = [0, 1, 2, 3].map(|edge| boxes.get((Ellipsis, edge)));
+        let parts = [
+            (&self.x, left.clone()),
+            (&self.y, upper.clone()),
+            (&self.x, right.clone()),
+            (&self.y, lower.clone()),
+            (&self.height, lower - upper),
+            (&self.width, right - left),
+        ];
+        let mut sum: Option<Array> = None;
+        for (table, indices) in parts {
+            check_tokens("Bert", table, &indices)?;
+            let part = table.forward(indices);
+            sum = Some(sum.map_or(part.clone(), |sum| sum + part));
+        }
+        sum.ok_or_else(|| value_error("a box has no edges", "report this"))
+    }
+}
+
 /// The activation of the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum HeadActivation {
@@ -147,12 +189,13 @@ enum HeadActivation {
     Mlp(Activation),
 }
 
+/// A transformer block, which normalizes either its inputs or its sums.
 #[derive(Module, Clone, Debug)]
-struct Block {
-    attention: MultiHeadAttention,
-    norm: LayerNorm,
-    mlp: Mlp,
-    mlp_norm: LayerNorm,
+pub(super) struct EncoderLayer {
+    pub attention: MultiHeadAttention,
+    pub norm: LayerNorm,
+    pub mlp: Mlp,
+    pub mlp_norm: LayerNorm,
 }
 
 /// Token types and a mask for the tokens of a [`Bert`].
@@ -160,6 +203,7 @@ struct Block {
 pub struct BertOptions {
     token_type_ids: Option<Array>,
     attention_mask: Option<Array>,
+    boxes: Option<Array>,
 }
 
 impl BertOptions {
@@ -181,6 +225,13 @@ impl BertOptions {
         self
     }
 
+    /// Sets the box of each token on a page, integers `[batch, length, 4]`, for models that read boxes (LayoutLM): the left, upper, right
+    /// and lower edge. Without boxes, all edges are 0.
+    pub fn boxes(mut self, boxes: impl ArrayLike) -> Self {
+        self.boxes = Some(boxes.into_array());
+        self
+    }
+
     /// Returns the token types, if they are set.
     pub(super) fn kinds(&self) -> Option<&Array> {
         self.token_type_ids.as_ref()
@@ -195,9 +246,9 @@ impl BertOptions {
 /// The fraction of tokens that were not masked when ESM was trained.
 const UNMASKED_IN_TRAINING: f64 = 0.88;
 
-impl Block {
-    /// A transformer block, which normalizes either its inputs or its sums.
-    fn forward(&self, x: Array, options: AttentionOptions, pre_norms: bool) -> Array {
+impl EncoderLayer {
+    /// Applies the block to `x`, `[batch, length, features]`.
+    pub fn forward(&self, x: Array, options: AttentionOptions, pre_norms: bool) -> Array {
         if pre_norms {
             let y = self.norm.forward(&x);
             let x = &x + self.attention.attend(&y, &y, &y, options);
@@ -235,6 +286,10 @@ impl Bert {
             None => x,
         };
         let x = self.tasks.iter().fold(x, |x, table| x + table.embedding.get(0));
+        let x = match self.with_boxes(x, &tokens, options) {
+            Ok(x) => x,
+            Err(error) => return Array::from_error(error, &tokens),
+        };
         let x = self.norm.iter().fold(x, |x, norm| norm.forward(x));
         let visible = options.mask().filter(|_| self.hides_padding);
         let x = visible.iter().fold(x, |x, mask| &x * mask.astype(x.dtype()).expand_dims(-1));
@@ -251,6 +306,26 @@ impl Bert {
             x = block.forward(x, options, self.pre_norms);
         }
         self.final_norm.iter().fold(x, |x, norm| norm.forward(x))
+    }
+
+    /// Adds the embeddings of boxes, if the model reads them.
+    fn with_boxes(&self, x: Array, tokens: &Array, options: &BertOptions) -> Result<Array> {
+        let help = "pass `boxes` as [batch, length, 4], and only to a model that reads them";
+        match (&self.boxes, &options.boxes) {
+            (None, None) => Ok(x),
+            (None, Some(_)) => Err(value_error("Bert: the model does not read boxes", help)),
+            (Some(tables), boxes) => {
+                let shape = [tokens.shape(), &[4]].concat();
+                let boxes = boxes.clone().unwrap_or_else(|| zeros_dtype(&shape[..], DType::I32));
+                if boxes.check().is_ok() && boxes.shape() != shape {
+                    return Err(value_error(
+                        format!("Bert: boxes have the shape {:?}, not {shape:?}", boxes.shape()),
+                        help,
+                    ));
+                }
+                Ok(x + tables.forward(&boxes)?)
+            }
+        }
     }
 
     /// Sets the embeddings of masked tokens to zero. The other embeddings are scaled by the ratio between the fraction
@@ -334,7 +409,7 @@ pub(super) fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
     let kinds = (config.type_vocab_size > 0).then(|| Embed::new(config.type_vocab_size, embedded, rngs));
     let blocks = (0..config.num_hidden_layers).map(|_| {
         let builder = attention(config.num_attention_heads, features).use_bias(config.attention_bias);
-        Block {
+        EncoderLayer {
             attention: config.rope.clone().into_iter().fold(builder, MultiHeadAttentionBuilder::rope).build(rngs),
             norm: norm(features, rngs),
             mlp: make_mlp(config, rngs),
@@ -359,16 +434,25 @@ pub(super) fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
     // A head for masked tokens transforms each token first. A classifier of texts pools the first token.
     let pools = matches!(config.head, BertHead::Classes { .. });
     let has_one_logit = config.head == BertHead::Replaced;
-    let head_features = if masks { embedded } else { features };
+    let head_features = match (masks, config.output_embedding_size) {
+        (true, size) => size.unwrap_or(embedded),
+        (false, _) => features,
+    };
+    let has_output_layer = masks && config.output_embedding_size.is_some();
     let head = (masks || pools || has_one_logit).then(|| Linear::new(features, head_features, rngs));
-    let head_norm = masks.then(|| norm(embedded, rngs));
-    let bias = masks.then(|| zeros_dtype([config.vocab_size], rngs.policy().param_dtype));
-    let classifier = count.map(|count| Linear::new(features, count, rngs));
+    let head_norm = masks.then(|| norm(head_features, rngs));
+    let bias = (masks && !has_output_layer).then(|| zeros_dtype([config.vocab_size], rngs.policy().param_dtype));
+    let classifier = match has_output_layer {
+        true => Some(Linear::builder(head_features, config.vocab_size).kernel_axes(["embed", "vocab"]).build(rngs)),
+        false => count.map(|count| Linear::new(features, count, rngs)),
+    };
+    let boxes = (config.box_size > 0).then(|| BoxTables::new(config.box_size, embedded, rngs));
     Bert {
         tokens,
         positions,
         kinds,
         tasks,
+        boxes,
         norm: first_norm,
         final_norm,
         projection,

@@ -10,7 +10,7 @@ use super::{Config, KeyMap, Layout, Pretrained, known_type};
 use crate::Activation;
 
 /// The supported model types.
-pub(super) const KNOWN: [&str; 18] = [
+pub(super) const KNOWN: [&str; 20] = [
     "bert",
     "ernie",
     "roberta",
@@ -29,6 +29,8 @@ pub(super) const KNOWN: [&str; 18] = [
     "esm",
     "megatron-bert",
     "xlm-roberta-xl",
+    "layoutlm",
+    "rembert",
 ];
 
 /// The maximal number of blocks in a group of an ALBERT model. No published model has more than one.
@@ -56,6 +58,8 @@ impl Pretrained for Bert {
             ("token table", config.vocab_size, embedded),
             ("position table", config.max_position_embeddings, embedded),
             ("table of kinds", config.type_vocab_size, embedded),
+            ("table of boxes", config.box_size, embedded),
+            ("layer of the head", config.output_embedding_size.unwrap_or(0), features),
             ("query kernel", features, features),
             ("MLP kernel", features, config.intermediate_size),
             ("table of classes", config.head.classes().unwrap_or(0), features),
@@ -103,6 +107,7 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
     let is_gated = matches!(kind, "nomic_bert" | "gte");
     let embedding_size = match kind {
         "albert" | "electra" => fields.size("embedding_size")?,
+        "rembert" => fields.size("input_embedding_size")?,
         "roformer" => fields.size_opt("embedding_size")?.unwrap_or(features),
         _ => features,
     };
@@ -113,7 +118,7 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
     let read = BertConfig {
         vocab_size: fields.size("vocab_size")?,
         embedding_size,
-        projects_embeddings: kind == "albert" || embedding_size != features,
+        projects_embeddings: matches!(kind, "albert" | "rembert") || embedding_size != features,
         hidden_size: features,
         intermediate_size: fields.size(hidden_name)?,
         num_hidden_layers: block_order.iter().max().map_or(0, |last| last + 1),
@@ -140,6 +145,11 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
         task_type_vocab_size: match kind {
             "ernie" if fields.flag("use_task_id")? => fields.size("task_type_vocab_size")?,
             _ => 0,
+        },
+        box_size: if kind == "layoutlm" { fields.size("max_2d_position_embeddings")? } else { 0 },
+        output_embedding_size: match kind {
+            "rembert" => Some(fields.size("output_embedding_size")?),
+            _ => None,
         },
         has_first_norm: match kind {
             "megatron-bert" | "xlm-roberta-xl" => false,
@@ -170,7 +180,8 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
         },
         has_distances: kind == "mpnet",
         head_act: match kind {
-            "bert" | "ernie" | "distilbert" | "albert" | "roformer" | "nomic_bert" | "megatron-bert" => hidden_act,
+            "bert" | "ernie" | "distilbert" | "albert" | "roformer" | "nomic_bert" | "megatron-bert" | "layoutlm"
+            | "rembert" => hidden_act,
             _ => Activation::Gelu,
         },
         head,
@@ -186,7 +197,11 @@ fn check_and_skip(fields: &Fields, kind: &str, head: BertHead) -> Result<()> {
     }
     // The default of nomic-embed is not part of the fields of its class.
     let is_tied = fields.flag_or("tie_word_embeddings", kind == "nomic_bert")?;
-    if head == BertHead::MaskedTokens && !is_tied {
+    if kind == "rembert" {
+        if is_tied {
+            return Err(fields.error("field `tie_word_embeddings` is true, but this model has another last layer"));
+        }
+    } else if head == BertHead::MaskedTokens && !is_tied {
         return Err(fields.error(
             "field `tie_word_embeddings` is false, but this model always uses its token table as the last layer",
         ));
@@ -308,7 +323,10 @@ fn keys(kind: &str, config: &BertConfig) -> KeyMap {
         "xlm-roberta-xl" => ("", "encoder.LayerNorm"),
         _ => ("embeddings.LayerNorm", "LayerNorm"),
     };
-    let projection = if kind == "albert" { "encoder.embedding_hidden_mapping_in" } else { "embeddings_project" };
+    let projection = match kind {
+        "albert" | "rembert" => "encoder.embedding_hidden_mapping_in",
+        _ => "embeddings_project",
+    };
     let keys = match kind {
         "distilbert" => distilled_blocks(&prefix),
         "mpnet" => mpnet_blocks(&prefix),
@@ -331,6 +349,10 @@ fn keys(kind: &str, config: &BertConfig) -> KeyMap {
         .array("kinds.embedding", format!("{prefix}embeddings.token_type_embeddings.weight"), Layout::Same)
         .array("distances.embedding", format!("{prefix}encoder.relative_attention_bias.weight"), Layout::Same)
         .array("tasks.embedding", format!("{prefix}embeddings.task_type_embeddings.weight"), Layout::Same)
+        .array("boxes.x.embedding", format!("{prefix}embeddings.x_position_embeddings.weight"), Layout::Same)
+        .array("boxes.y.embedding", format!("{prefix}embeddings.y_position_embeddings.weight"), Layout::Same)
+        .array("boxes.height.embedding", format!("{prefix}embeddings.h_position_embeddings.weight"), Layout::Same)
+        .array("boxes.width.embedding", format!("{prefix}embeddings.w_position_embeddings.weight"), Layout::Same)
         .norm("norm", &format!("{prefix}{first_norm}"))
         .norm("final_norm", &format!("{prefix}{final_norm}"))
         .linear("projection", &format!("{prefix}{projection}"))
@@ -352,12 +374,12 @@ fn keys(kind: &str, config: &BertConfig) -> KeyMap {
         ("gte", _) => keys.prefix_alias(&base, "new."),
         _ => keys,
     };
-    // The heads of Megatron's models are BERT's.
-    let kind = if kind == "megatron-bert" { "bert" } else { kind };
+    // Their heads are BERT's.
+    let kind = if matches!(kind, "megatron-bert" | "layoutlm") { "bert" } else { kind };
     let keys = head_keys(keys, kind, config.head, &base, &prefix);
     // Layers of other heads.
     match (kind, config.head) {
-        ("bert" | "ernie" | "albert" | "nomic_bert" | "gte", BertHead::Classes { .. }) => keys,
+        ("bert" | "ernie" | "albert" | "nomic_bert" | "gte" | "rembert", BertHead::Classes { .. }) => keys,
         (_, BertHead::None) => HEADS.into_iter().fold(keys, |keys, other| keys.ignore(&format!("{other}.**"))),
         _ => keys.ignore(&format!("{prefix}pooler.**")),
     }
@@ -509,12 +531,18 @@ fn head_keys(keys: KeyMap, kind: &str, head: BertHead, base: &str, prefix: &str)
         (_, BertHead::Replaced) => {
             ("discriminator_predictions.dense", "", "discriminator_predictions.dense_prediction")
         }
-        ("bert" | "ernie" | "nomic_bert" | "gte", BertHead::Classes { .. }) => (pooler.as_str(), "", "classifier"),
+        ("bert" | "ernie" | "nomic_bert" | "gte" | "rembert", BertHead::Classes { .. }) => {
+            (pooler.as_str(), "", "classifier")
+        }
         ("albert", BertHead::Classes { .. }) => ("albert.pooler", "", "classifier"),
         ("distilbert", BertHead::Classes { .. }) => ("pre_classifier", "", "classifier"),
         (_, BertHead::Classes { .. }) => ("classifier.dense", "", "classifier.out_proj"),
         ("bert" | "ernie" | "roformer", BertHead::MaskedTokens) => {
             ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.decoder")
+        }
+        ("rembert", BertHead::MaskedTokens) => {
+            let (dense, norm) = ("cls.predictions.dense", "cls.predictions.LayerNorm");
+            return keys.linear("head", dense).norm("head_norm", norm).linear("classifier", "cls.predictions.decoder");
         }
         ("nomic_bert", BertHead::MaskedTokens) => {
             ("cls.predictions.transform.dense", "cls.predictions.transform.layer_norm", "cls.predictions.decoder")

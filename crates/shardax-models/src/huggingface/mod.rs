@@ -48,6 +48,7 @@ mod siglip;
 mod swin;
 mod vision;
 mod vit;
+mod wav2vec;
 mod weights;
 
 use std::path::Path;
@@ -82,6 +83,7 @@ pub use siglip::{Siglip, SiglipConfig};
 pub use swin::{Swin, SwinConfig, SwinVersion};
 pub use vision::StagedConfig;
 pub use vit::{Vit, VitConfig, VitHead};
+pub use wav2vec::{SoundConvolution, SoundEncoder, SoundEncoderConfig, SoundHead};
 pub use weights::Weights;
 
 /// Options for loading weights.

@@ -14,12 +14,13 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 64] = [
+const OTHERS: [&str; 69] = [
     "albert",
     "bart",
     "beit",
     "bert",
     "blenderbot",
+    "blenderbot-small",
     "camembert",
     "clip",
     "clip_text_model",
@@ -40,8 +41,10 @@ const OTHERS: [&str; 64] = [
     "ernie",
     "esm",
     "gte",
+    "hubert",
     "ijepa",
     "jina_embeddings_v3",
+    "layoutlm",
     "m2m_100",
     "marian",
     "mbart",
@@ -59,6 +62,7 @@ const OTHERS: [&str; 64] = [
     "pegasus",
     "plbart",
     "regnet",
+    "rembert",
     "resnet",
     "roberta",
     "roberta-prelayernorm",
@@ -76,6 +80,7 @@ const OTHERS: [&str; 64] = [
     "umt5",
     "vit",
     "vit_msn",
+    "wav2vec2",
     "whisper",
     "xlm-roberta",
     "xlm-roberta-xl",

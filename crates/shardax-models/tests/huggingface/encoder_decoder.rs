@@ -16,7 +16,7 @@ fn inputs(case: &impl Fn(&str) -> Result<Array>) -> Result<(Array, BertOptions)>
 }
 
 /// Compares models of texts. Each case has the token that starts a text.
-const TEXTS: [(&str, i32); 12] = [
+const TEXTS: [(&str, i32); 13] = [
     ("t5", 0),
     ("t5_gated", 0),
     ("mt5", 0),
@@ -24,6 +24,7 @@ const TEXTS: [(&str, i32); 12] = [
     ("bart", 3),
     ("mbart", 3),
     ("blenderbot", 3),
+    ("blenderbot_small", 3),
     ("plbart", 3),
     ("mvp", 3),
     ("marian", 3),

@@ -13,6 +13,7 @@ mod mutating;
 #[allow(dead_code)]
 mod quick;
 mod rejected;
+mod sound;
 mod varied;
 
 use std::path::{Path, PathBuf};
@@ -370,7 +371,7 @@ fn bert_has_the_logits_of_transformers() -> Result<()> {
 }
 
 /// Encoders with BERT's blocks and their heads. The inputs contain masked padding.
-const ENCODERS: [&str; 34] = [
+const ENCODERS: [&str; 38] = [
     "bert_model",
     "bert_classes",
     "bert_tokens",
@@ -405,6 +406,10 @@ const ENCODERS: [&str; 34] = [
     "megatron_bert",
     "megatron_bert_classes",
     "xlm_roberta_xl",
+    "layoutlm",
+    "layoutlm_classes",
+    "rembert",
+    "rembert_classes",
 ];
 
 /// ModernBERT and its heads. The inputs contain masked padding.
@@ -417,12 +422,14 @@ const DEBERTA: [&str; 5] = ["deberta", "deberta_classes", "deberta_v2", "deberta
 #[test]
 fn encoders_have_the_results_of_transformers() -> Result<()> {
     setup();
-    let forward =
-        jit(|model: Bert, tokens: Array, mask: Array| model.forward(tokens, &BertOptions::new().attention_mask(mask)));
+    let forward = jit(|model: Bert, tokens: Array, mask: Array, boxes: Option<Array>| {
+        let options = BertOptions::new().attention_mask(mask);
+        model.forward(tokens, &boxes.into_iter().fold(options, BertOptions::boxes))
+    });
     for name in ENCODERS.into_iter().step_by(quick::one_of(8)) {
         let (case, model) = (case(name)?, Bert::from_pretrained(folder(name))?);
-        let (have, want) = (forward.call((&model, case("input_ids")?, case("attention_mask")?))?, case("logits")?);
-        alike(name, &have, &want)?;
+        let arguments = (&model, case("input_ids")?, case("attention_mask")?, case("bbox").ok());
+        alike(name, &forward.call(arguments)?, &case("logits")?)?;
     }
     // The classes differ, so each of them has a program of its own.
     let modern = jit(|model: ModernBert, tokens: Array, mask: Array| {
@@ -457,6 +464,22 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
         decoder.forward(array([[1, 2, 3]]), &padded_start).check(),
         &["begins with padding", "at the end of each text"],
     );
+    Ok(())
+}
+
+#[test]
+fn boxes_of_words_are_checked() -> Result<()> {
+    setup();
+    let (model, plain) = (Bert::from_pretrained(folder("layoutlm"))?, Bert::from_pretrained(folder("bert"))?);
+    let forward = |boxes: Array| model.forward(array([[3, 4]]), &BertOptions::new().boxes(boxes));
+    let default = model.forward(array([[3, 4]]), &BertOptions::new());
+    assert!(allclose(&default, &forward(zeros_dtype([1, 2, 4], DType::I32)), 1e-6, 1e-6)?);
+    fails(forward(array([[[0, 0, 1, 1]]])).check(), &["boxes have the shape [1, 1, 4], not [1, 2, 4]"]);
+    // The left edge is after the right one.
+    fails(forward(array([[[3, 0, 1, 1], [0, 0, 1, 1]]])).check(), &["-2"]);
+    fails(forward(array([[[0, 0, 1, 1], [0, 0, 1, 20]]])).check(), &["20"]);
+    let options = BertOptions::new().boxes(zeros_dtype([1, 2, 4], DType::I32));
+    fails(plain.forward(array([[3, 4]]), &options).check(), &["does not read boxes"]);
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use shardax_models::huggingface::Weights;
 use shardax_models::{
     Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, EncoderDecoder, MobileNet, ModernBert, Pretrained,
-    Resnet, Segformer, Siglip, Swin, Vit,
+    Resnet, Segformer, Siglip, SoundEncoder, Swin, Vit,
 };
 use shardax_nn::prelude::*;
 
@@ -34,8 +34,20 @@ fn varied_models_have_the_logits_of_transformers_or_are_refused() -> Result<()> 
     Ok(())
 }
 
-const PAIRS: [&str; 11] =
-    ["t5", "mt5", "umt5", "bart", "mbart", "marian", "pegasus", "m2m_100", "blenderbot", "plbart", "mvp"];
+const PAIRS: [&str; 12] = [
+    "t5",
+    "mt5",
+    "umt5",
+    "bart",
+    "mbart",
+    "marian",
+    "pegasus",
+    "m2m_100",
+    "blenderbot",
+    "blenderbot-small",
+    "plbart",
+    "mvp",
+];
 
 /// Returns the largest difference of logits, relative to the largest logit.
 fn difference(folder: &Path) -> Result<f32> {
@@ -45,6 +57,11 @@ fn difference(folder: &Path) -> Result<f32> {
     let has_images = case.names().any(|name| name == "pixel_values");
     let logits = match kind {
         "whisper" => logits_of_sound(folder, &case)?,
+        "wav2vec2" | "hubert" => {
+            let model = SoundEncoder::from_pretrained(folder)?;
+            jit(|model: SoundEncoder, sound: Array| model.forward(sound, &BertOptions::new()))
+                .call((&model, case.get("input_values")?))?
+        }
         _ if has_images => logits_of_images(folder, kind, &case)?,
         _ => logits_of_texts(folder, &config, &case)?,
     };

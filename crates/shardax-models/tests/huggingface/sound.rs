@@ -1,0 +1,80 @@
+//! Encoders of sound (`tools/huggingface/towers.py`).
+
+use shardax_models::huggingface::SoundHead;
+use shardax_models::{BertOptions, Config, LoadOptions, Pretrained, SoundEncoder};
+use shardax_nn::prelude::*;
+
+use super::common::{Folder, fails};
+use super::{alike, case, folder, save_again, setup};
+
+fn forward(model: SoundEncoder, sound: Array, mask: Array) -> Array {
+    model.forward(sound, &BertOptions::new().attention_mask(mask))
+}
+
+#[test]
+fn encoders_of_sound_have_the_results_of_transformers() -> Result<()> {
+    setup();
+    let temp = Folder::new();
+    for name in ["wav2vec2", "wav2vec2_classes", "wav2vec2_model", "hubert", "hubert_model"] {
+        let (case, model) = (case(name)?, SoundEncoder::from_pretrained(folder(name))?);
+        let (sound, mask) = (case("input_values")?, case("attention_mask")?);
+        alike(name, &jit(forward).call((&model, &sound, mask))?, &case("logits")?)?;
+        save_again::<SoundEncoder>(name, &temp.join(name))?;
+    }
+    let model = SoundEncoder::from_pretrained(folder("hubert"))?;
+    let (sound, mask) = (case("hubert")?("input_values")?, ones([2, 400]));
+    let unmasked = model.forward(&sound, &BertOptions::new());
+    alike("hubert", &unmasked, &forward(model.clone(), sound, mask))?;
+    fails(model.forward(zeros([400]), &BertOptions::new()).check(), &["[400]", "[batch, samples]"]);
+    fails(model.forward(zeros([1, 19]), &BertOptions::new()).check(), &["19 samples", "a frame of 20"]);
+    Ok(())
+}
+
+#[test]
+fn encoders_of_sound_are_split_as_they_are_read() -> Result<()> {
+    setup();
+    let mesh = make_mesh([("data", 2), ("model", 2)])?;
+    let rules = Rules::new(&mesh, [("batch", "data"), ("heads", "model"), ("mlp", "model")]);
+    let model = SoundEncoder::from_pretrained_with(folder("wav2vec2"), &LoadOptions::new().rules(&rules))?;
+    let split = tree::leaves(&model).iter().filter(|leaf| !leaf.sharding().expect("one").is_fully_replicated()).count();
+    assert!(split >= 20, "{split} arrays are split");
+    Ok(())
+}
+
+/// The configurations of published models load, or are rejected with this message.
+#[test]
+fn configurations_of_sound_load_or_say_why() -> Result<()> {
+    let read = |text: &str| SoundEncoder::read(&Config::from_json(text)?).map(|(read, _)| read);
+    let base = read(
+        r#"{"activation_dropout": 0.1, "apply_spec_augment": true, "architectures": ["Wav2Vec2ForCTC"], "attention_dropout": 0.1,
+        "codevector_dim": 256, "contrastive_logits_temperature": 0.1, "conv_bias": false, "conv_dim": [512, 512, 512, 512, 512, 512, 512],
+        "conv_kernel": [10, 3, 3, 3, 3, 2, 2], "conv_stride": [5, 2, 2, 2, 2, 2, 2], "ctc_loss_reduction": "sum",
+        "ctc_zero_infinity": false, "diversity_loss_weight": 0.1, "do_stable_layer_norm": false, "feat_extract_activation": "gelu",
+        "feat_extract_dropout": 0.0, "feat_extract_norm": "group", "feat_proj_dropout": 0.1, "feat_quantizer_dropout": 0.0,
+        "final_dropout": 0.1, "gradient_checkpointing": false, "hidden_act": "gelu", "hidden_dropout": 0.1, "hidden_dropout_prob": 0.1,
+        "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072, "layer_norm_eps": 1e-05, "layerdrop": 0.1,
+        "mask_feature_length": 10, "mask_feature_prob": 0.0, "mask_time_length": 10, "mask_time_prob": 0.05, "model_type": "wav2vec2",
+        "num_attention_heads": 12, "num_codevector_groups": 2, "num_codevectors_per_group": 320, "num_conv_pos_embedding_groups": 16,
+        "num_conv_pos_embeddings": 128, "num_feat_extract_layers": 7, "num_hidden_layers": 12, "num_negatives": 100,
+        "pad_token_id": 0, "proj_codevector_dim": 256, "transformers_version": "4.7.0.dev0", "vocab_size": 32}"#,
+    )?;
+    assert_eq!((base.head, base.pre_norms, base.has_mask), (SoundHead::Letters(32), false, true));
+    let pretrained = read(r#"{"model_type": "wav2vec2", "architectures": ["Wav2Vec2ForPreTraining"]}"#)?;
+    assert_eq!(pretrained.head, SoundHead::None);
+    for (fields, words) in [
+        (r#""model_type": "wav2vec2", "add_adapter": true"#, "`add_adapter` is true"),
+        (r#""model_type": "wav2vec2", "adapter_attn_dim": 16"#, "`adapter_attn_dim` is set"),
+        (r#""model_type": "wav2vec2", "conv_dim": [512]"#, "have different lengths"),
+        (r#""model_type": "wav2vec2", "feat_extract_norm": "batch""#, "`feat_extract_norm` \"batch\""),
+        (r#""model_type": "wav2vec2", "num_conv_pos_embedding_groups": 5"#, "does not divide hidden_size"),
+        (r#""model_type": "wav2vec2", "architectures": ["Wav2Vec2ForXVector"]"#, "\"Wav2Vec2ForXVector\""),
+        (r#""model_type": "hubert", "conv_pos_batch_norm": true"#, "`conv_pos_batch_norm` is true"),
+        (
+            r#""model_type": "hubert", "architectures": ["HubertForSequenceClassification"], "use_weighted_layer_sum": true"#,
+            "`use_weighted_layer_sum` is true",
+        ),
+    ] {
+        fails(read(&format!("{{{fields}}}")), &[words]);
+    }
+    Ok(())
+}
