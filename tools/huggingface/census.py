@@ -21,6 +21,7 @@ KNOWN = {
     "huggingface/resnet.rs": [r"const KNOWN.*?\];"],
     "huggingface/mobilenet.rs": [r"const KNOWN.*?\];"],
     "huggingface/wav2vec.rs": [r"const KNOWN.*?\];"],
+    "huggingface/depth.rs": [r"check_type\(&fields[^)]*\)"],
     "huggingface/segformer.rs": [r"check_type\([^)]*\)"],
     "huggingface/swin.rs": [r"const KNOWN.*?\];"],
     "huggingface/deberta.rs": [r'has_type\("[^)]*\)', r"check_type\([^)]*\)"],
@@ -34,6 +35,7 @@ KINDS = {
     "text and images": ["IMAGE_TEXT_TO_TEXT"],
     "encoders of texts": ["MASKED_LM"],
     "encoders of images": ["IMAGE_CLASSIFICATION", "ZERO_SHOT_IMAGE_CLASSIFICATION"],
+    "depth of images": ["DEPTH_ESTIMATION"],
     "encoders of sound": ["CTC", "AUDIO_CLASSIFICATION"],
     "encoders with decoders": ["SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ"],
 }

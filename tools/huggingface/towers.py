@@ -257,6 +257,30 @@ def mel():
     written("mel", None, arrays)
 
 
+DEPTH_ENCODER = {name: value for name, value in SIZES.items() if name != "intermediate_size"} | {
+    "image_size": 16, "patch_size": 4, "num_hidden_layers": 4, "reshape_hidden_states": False}
+DEPTH = {"patch_size": 4, "reassemble_hidden_size": 16, "neck_hidden_sizes": [5, 6, 8, 10], "fusion_hidden_size": 6, "head_hidden_size": 7}
+
+
+def depth(name, encoder, **options):
+    """The depth of the pixels of two images."""
+    t = transformers
+    config = t.DepthAnythingConfig(backbone_config=t.Dinov2Config(**DEPTH_ENCODER, **encoder), **DEPTH, **options)
+    model = t.DepthAnythingForDepthEstimation(config)
+    randomize(model)
+    for parameter in [*model.neck.parameters(), *model.head.parameters()]:
+        if parameter.dim() == 4:
+            parameter.data.mul_(1.5 / (parameter.std() * parameter[0].numel() ** 0.5))
+    # Otherwise many relative depths are zero.
+    model.head.conv3.bias.data.add_(1.5 if config.depth_estimation_type == "relative" else 0.0)
+    arrays = {}
+    for number, (rows, columns) in enumerate([(16, 16), (20, 12)]):
+        images = torch.randn(2, 3, rows, columns)
+        with torch.no_grad():
+            arrays |= {f"pixel_values_{number}": images, f"logits_{number}": model(images).predicted_depth}
+    written(name, model, arrays)
+
+
 MOBILE = {"depth_multiplier": 0.05, "min_depth": 4}
 EFFICIENT = {"width_coefficient": 0.01, "depth_divisor": 2, "hidden_dim": 12, "in_channels": [32, 16, 400], "out_channels": [16, 400, 600],
              "kernel_sizes": [3, 5, 3], "strides": [1, 2, 2], "num_block_repeats": [1, 1, 1], "expand_ratios": [1, 3, 2],
@@ -316,6 +340,9 @@ CASES = {
                                          finegrained_output=False, output_stride=8, tf_padding=False),
     "efficientnet": lambda: staged("efficientnet", "EfficientNetForImageClassification", size=32, **EFFICIENT),
     "efficientnet_model": lambda: staged("efficientnet_model", "EfficientNetModel", size=32, **{**EFFICIENT, "hidden_act": "gelu", "depthwise_padding": []}),
+    "depth_anything": lambda: depth("depth_anything", {"out_features": ["stage1", "stage2", "stage3", "stage4"]}),
+    "depth_anything_metric": lambda: depth("depth_anything_metric", {"out_indices": [0, 1, 3, 4], "apply_layernorm": False},
+                                           depth_estimation_type="metric", max_depth=20, reassemble_factors=[3, 1, 0.5, 1], head_in_index=2),
     "ijepa": lambda: deit("ijepa", "IJepaModel"),
     "t5": t5,
     "t5_gated": lambda: t5("t5_gated", tied=False, feed_forward_proj="gated-gelu"),

@@ -16,11 +16,11 @@ import sys
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import (AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForCTC, AutoModelForImageClassification, AutoModelForMaskedLM,
+from transformers import (AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForCTC, AutoModelForDepthEstimation, AutoModelForImageClassification, AutoModelForMaskedLM,
                           AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoModelForZeroShotImageClassification)
 
 from defaults import defaults
-from towers import SEGFORMER, WAVES
+from towers import DEPTH, DEPTH_ENCODER, SEGFORMER, WAVES
 from generate import DISTANCES, DISTILLED, FAMILIES, DECODER, GPT, KV, MODERN, SIZES, VOCABULARY, randomize, sizes_of
 
 transformers.logging.set_verbosity_error()
@@ -74,6 +74,9 @@ OTHERS = {
         **{kind: PAIR for kind in ["bart", "mbart", "marian", "pegasus", "m2m_100", "blenderbot", "blenderbot-small", "plbart", "mvp"]},
     },
     AutoModelForSpeechSeq2Seq: {"whisper": SOUND},
+    AutoModelForDepthEstimation: {
+        "depth_anything": {**DEPTH, "backbone_config": {"model_type": "dinov2", **DEPTH_ENCODER, "out_indices": [1, 2, 3, 4]}},
+    },
     AutoModelForCTC: {kind: WAVES for kind in ["wav2vec2", "hubert"]},
     AutoModelForImageClassification: {
         **{kind: IMAGES for kind in ["vit", "vit_msn", "beit", "data2vec-vision"]},
@@ -250,7 +253,7 @@ def images_of(config):
     """Random images of the size in a configuration."""
     vision = getattr(config, "vision_config", config)
     size = vision.image_size if getattr(vision, "image_size", 224) != 224 else 16
-    return torch.randn(2, vision.num_channels, size, size)
+    return torch.randn(2, getattr(vision, "num_channels", 3), size, size)
 
 
 def inputs_of(kind, config):
@@ -267,7 +270,7 @@ def inputs_of(kind, config):
         inputs = {"input_features": torch.randn(2, config.num_mel_bins, 2 * config.max_source_positions),
                   "decoder_input_ids": torch.randint(3, VOCABULARY, (2, 6))}
         return inputs, {**inputs, "input_features": inputs["input_features"].transpose(1, 2).contiguous()}
-    if CLASSES.get(kind) not in (AutoModel, AutoModelForImageClassification, AutoModelForZeroShotImageClassification):
+    if CLASSES.get(kind) not in (AutoModel, AutoModelForDepthEstimation, AutoModelForImageClassification, AutoModelForZeroShotImageClassification):
         return texts, texts
     images = images_of(config)
     last = {"pixel_values": images.permute(0, 2, 3, 1).contiguous()}
@@ -289,7 +292,7 @@ def inputs_of(kind, config):
 
 def logits_of(output):
     """The logits of a model, or the features of a model without a head."""
-    return next(output[name] for name in ("logits", "logits_per_image", "last_hidden_state") if name in output)
+    return next(output[name] for name in ("logits", "logits_per_image", "last_hidden_state", "predicted_depth") if name in output)
 
 
 def vary(out, kind, base):

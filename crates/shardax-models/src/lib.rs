@@ -50,7 +50,7 @@ pub use decoder::{
 pub use encoder_decoder::{EncodedInput, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, Side, log_mel};
 pub use generate::{GenerateOptions, Generation, TextModel};
 pub use huggingface::{
-    Bert, BertOptions, Clip, Config, ConvNext, CrossEncoder, Deberta, LoadOptions, MobileNet, ModernBert, Pretrained,
-    Resnet, Segformer, SentenceEncoder, Siglip, SoundEncoder, Swin, Vit,
+    Bert, BertOptions, Clip, Config, ConvNext, CrossEncoder, Deberta, DepthAnything, LoadOptions, MobileNet,
+    ModernBert, Pretrained, Resnet, Segformer, SentenceEncoder, Siglip, SoundEncoder, Swin, Vit,
 };
 pub use quantized::Packed;

@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 
 use shardax_models::huggingface::Weights;
 use shardax_models::{
-    Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, DecoderConfig, EncoderDecoder, GenerateOptions,
-    LoadOptions, MobileNet, ModernBert, Pretrained, QkNorm, Resnet, Segformer, Siglip, SoundEncoder, Swin, Vit,
+    Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, DecoderConfig, DepthAnything, EncoderDecoder,
+    GenerateOptions, LoadOptions, MobileNet, ModernBert, Pretrained, QkNorm, Resnet, Segformer, Siglip, SoundEncoder,
+    Swin, Vit,
 };
 use shardax_nn::prelude::*;
 
@@ -166,6 +167,9 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
     }
     if Resnet::read(&config).is_ok() {
         return sharded_images(folder, rules, |model: Resnet, images| model.forward(images));
+    }
+    if DepthAnything::read(&config).is_ok() {
+        return sharded_images(folder, rules, |model: DepthAnything, images| model.forward(images));
     }
     if MobileNet::read(&config).is_ok() {
         return sharded_images(folder, rules, |model: MobileNet, images| model.forward(images));

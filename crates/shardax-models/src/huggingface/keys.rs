@@ -148,6 +148,14 @@ impl KeyMap {
         self
     }
 
+    /// Returns the map of a model that contains this model at a key path. The names have a prefix.
+    pub(super) fn inside(self, path: &str, prefix: &str) -> Self {
+        let rules = self.rules.into_iter();
+        let rules = rules.map(|(key, name, layout)| (format!("{path}{key}"), format!("{prefix}{name}"), layout));
+        let ignored = self.ignored.iter().map(|name| format!("{prefix}{name}"));
+        KeyMap { rules: rules.collect(), ignored: ignored.collect(), ..KeyMap::default() }
+    }
+
     /// Sets the name of the array at this key path.
     pub fn array(mut self, path: impl Into<String>, name: impl Into<String>, layout: Layout) -> Self {
         self.rules.push((path.into(), name.into(), layout));

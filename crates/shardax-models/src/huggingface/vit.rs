@@ -119,74 +119,9 @@ impl Pretrained for Vit {
 
     fn read(config: &Config) -> Result<(VitConfig, KeyMap)> {
         let fields = config.fields();
-        let kind = known_type(&fields, &KNOWN)?;
-        let is_third = kind == "dinov3_vit";
-        let is_second = matches!(kind, "dinov2" | "dinov2_with_registers");
-        let is_gated = match kind {
-            "dinov3_vit" => fields.flag("use_gated_mlp")?,
-            _ => is_second && fields.flag("use_swiglu_ffn")?,
-        };
-        let features = fields.size("hidden_size")?;
-        let is_beit = matches!(kind, "beit" | "data2vec-vision");
-        let qkv_bias = match kind {
-            "dinov3_vit" => dino_biases(&fields)?,
-            _ => is_beit || fields.flag("qkv_bias")?,
-        };
-        let read = VitConfig {
-            hidden_size: features,
-            intermediate_size: match is_second {
-                true => dino_hidden(features.saturating_mul(fields.size("mlp_ratio")?), is_gated),
-                false => fields.size("intermediate_size")?,
-            },
-            num_hidden_layers: fields.layers("num_hidden_layers")?,
-            num_attention_heads: fields.size("num_attention_heads")?,
-            image_size: fields.size("image_size")?,
-            patch_size: fields.size("patch_size")?,
-            num_channels: fields.size("num_channels")?,
-            layer_norm_eps: fields.number("layer_norm_eps")?,
-            qkv_bias,
-            key_bias: if is_third { fields.flag("key_bias")? } else { qkv_bias && !is_beit },
-            hidden_act: if is_gated && is_second { Activation::Silu } else { fields.activation("hidden_act")? },
-            is_gated,
-            has_scales: is_second || is_third || (is_beit && fields.number("layer_scale_init_value")? > 0.0),
-            has_mask: is_third
-                || kind == "dinov2_with_registers"
-                || ((is_second || is_beit) && fields.flag("use_mask_token")?),
-            has_class: kind != "ijepa",
-            has_distillation: kind == "deit",
-            registers: match kind {
-                "dinov2_with_registers" | "dinov3_vit" => fields.number("num_register_tokens")? as usize,
-                _ => 0,
-            },
-            interpolates: is_second,
-            rope_base: if is_third { Some(fields.number("rope_theta")?) } else { None },
-            has_positions: !is_third && (!is_beit || fields.flag("use_absolute_position_embeddings")?),
-            has_distances: is_beit && fields.flag("use_relative_position_bias")?,
-            shares_distances: is_beit && fields.flag("use_shared_relative_position_bias")?,
-            final_norm: !is_beit || !fields.flag("use_mean_pooling")?,
-            head: head(&fields, kind)?,
-        };
-        fields.divides(("num_attention_heads", read.num_attention_heads), ("hidden_size", features))?;
-        fields.divides(("patch_size", read.patch_size), ("image_size", read.image_size))?;
-        if is_third && !(features / read.num_attention_heads).is_multiple_of(4) {
-            return Err(
-                fields.error(format!("{features} features of {} heads are not quarters", read.num_attention_heads))
-            );
-        }
-        if is_second || is_third {
-            // Options for initialization and for dropped layers, and options of a class that returns the features of
-            // several layers.
-            fields.skip(&["apply_layernorm", "drop_path_rate", "hidden_act", "layerscale_value"]);
-            fields.skip(&["out_features", "out_indices", "reshape_hidden_states", "stage_names"]);
-            // Random changes of positions in training.
-            fields.skip(&["pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale"]);
-        }
-        if is_beit {
-            skip_unread_by_beit(&fields);
-        }
+        let read = read_fields(&fields, None)?;
         fields.finish()?;
-        let keys = keys(kind, &read);
-        Ok((read, keys))
+        Ok(read)
     }
 
     fn make(config: &VitConfig, rngs: &mut Rngs) -> Result<Self> {
@@ -292,6 +227,79 @@ impl Pretrained for Vit {
     }
 }
 
+/// Reads the fields of a model or of the encoder in another model, without the check of unknown fields. Without a head, `architectures`
+/// chooses it.
+pub(super) fn read_fields(fields: &Fields, head: Option<VitHead>) -> Result<(VitConfig, KeyMap)> {
+    let kind = known_type(fields, &KNOWN)?;
+    let is_third = kind == "dinov3_vit";
+    let is_second = matches!(kind, "dinov2" | "dinov2_with_registers");
+    let is_gated = match kind {
+        "dinov3_vit" => fields.flag("use_gated_mlp")?,
+        _ => is_second && fields.flag("use_swiglu_ffn")?,
+    };
+    let features = fields.size("hidden_size")?;
+    let is_beit = matches!(kind, "beit" | "data2vec-vision");
+    let qkv_bias = match kind {
+        "dinov3_vit" => dino_biases(fields)?,
+        _ => is_beit || fields.flag("qkv_bias")?,
+    };
+    let read = VitConfig {
+        hidden_size: features,
+        intermediate_size: match is_second {
+            true => dino_hidden(features.saturating_mul(fields.size("mlp_ratio")?), is_gated),
+            false => fields.size("intermediate_size")?,
+        },
+        num_hidden_layers: fields.layers("num_hidden_layers")?,
+        num_attention_heads: fields.size("num_attention_heads")?,
+        image_size: fields.size("image_size")?,
+        patch_size: fields.size("patch_size")?,
+        num_channels: fields.size("num_channels")?,
+        layer_norm_eps: fields.number("layer_norm_eps")?,
+        qkv_bias,
+        key_bias: if is_third { fields.flag("key_bias")? } else { qkv_bias && !is_beit },
+        hidden_act: if is_gated && is_second { Activation::Silu } else { fields.activation("hidden_act")? },
+        is_gated,
+        has_scales: is_second || is_third || (is_beit && fields.number("layer_scale_init_value")? > 0.0),
+        has_mask: is_third
+            || kind == "dinov2_with_registers"
+            || ((is_second || is_beit) && fields.flag("use_mask_token")?),
+        has_class: kind != "ijepa",
+        has_distillation: kind == "deit",
+        registers: match kind {
+            "dinov2_with_registers" | "dinov3_vit" => fields.number("num_register_tokens")? as usize,
+            _ => 0,
+        },
+        interpolates: is_second,
+        rope_base: if is_third { Some(fields.number("rope_theta")?) } else { None },
+        has_positions: !is_third && (!is_beit || fields.flag("use_absolute_position_embeddings")?),
+        has_distances: is_beit && fields.flag("use_relative_position_bias")?,
+        shares_distances: is_beit && fields.flag("use_shared_relative_position_bias")?,
+        final_norm: !is_beit || !fields.flag("use_mean_pooling")?,
+        head: match head {
+            Some(head) => head,
+            None => head_of(fields, kind)?,
+        },
+    };
+    fields.divides(("num_attention_heads", read.num_attention_heads), ("hidden_size", features))?;
+    fields.divides(("patch_size", read.patch_size), ("image_size", read.image_size))?;
+    if is_third && !(features / read.num_attention_heads).is_multiple_of(4) {
+        return Err(fields.error(format!("{features} features of {} heads are not quarters", read.num_attention_heads)));
+    }
+    if is_second || is_third {
+        // Options for initialization and for dropped layers, and options of a class that returns the features of
+        // several layers.
+        fields.skip(&["apply_layernorm", "drop_path_rate", "hidden_act", "layerscale_value"]);
+        fields.skip(&["out_features", "out_indices", "reshape_hidden_states", "stage_names"]);
+        // Random changes of positions in training.
+        fields.skip(&["pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale"]);
+    }
+    if is_beit {
+        skip_unread_by_beit(fields);
+    }
+    let keys = keys(kind, &read);
+    Ok((read, keys))
+}
+
 /// Marks the fields of BEiT as read that have no effect on features and on classes of images.
 fn skip_unread_by_beit(fields: &Fields) {
     // The vocabulary of masked patches, options of segmentation and of features of several layers, and dropped layers.
@@ -322,7 +330,7 @@ fn dino_biases(fields: &Fields) -> Result<bool> {
 
 /// Returns the head that `architectures` names. The default is the head for classes, except for DINOv3, which has no such
 /// class.
-fn head(fields: &Fields, kind: &str) -> Result<VitHead> {
+fn head_of(fields: &Fields, kind: &str) -> Result<VitHead> {
     let list = fields.list_opt("architectures")?;
     let default = if kind == "dinov3_vit" { "DINOv3ViTModel" } else { "ForImageClassification" };
     let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or(default);
@@ -448,6 +456,32 @@ impl Vit {
         let places = Places { angles: angles.as_ref(), distances: distances.as_ref(), bias: bias.as_ref() };
         let x = self.blocks.iter().fold(x, |x, block| block.forward_at(x, places));
         self.norm.iter().fold(x, |x, norm| norm.forward(x))
+    }
+
+    /// Returns an error if the rows or columns of images are not multiples of the size of a patch.
+    pub(super) fn check_images(&self, images: &Array) -> Result<()> {
+        if images.ndim() != 4 {
+            let message = format!("images of the shape {:?} are not [batch, rows, columns, channels]", images.shape());
+            return Err(value_error(message, "add a dimension for the batch with `expand_dims(0)`"));
+        }
+        self.patches.check_size(images)
+    }
+
+    /// Returns the outputs of these blocks, counted from 1, for a model without places of patches in attention. The first block's input
+    /// is output 0.
+    pub(super) fn outputs(&self, images: &Array, layers: &[usize], normalizes: bool) -> Vec<Array> {
+        let mut x = self.patches.forward(images);
+        let mut outputs = Vec::new();
+        for number in 0..=self.blocks.len() {
+            if let Some(block) = number.checked_sub(1).and_then(|index| self.blocks.get(index)) {
+                x = block.forward(x);
+            }
+            if layers.contains(&number) {
+                let norm = self.norm.iter().filter(|_| normalizes);
+                outputs.push(norm.fold(x.clone(), |x, norm| norm.forward(x)));
+            }
+        }
+        outputs
     }
 
     /// Returns the rows of tables of distances, if the model has such tables. They have the size of the configuration's images.

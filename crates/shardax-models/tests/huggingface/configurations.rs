@@ -14,7 +14,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 69] = [
+const OTHERS: [&str; 70] = [
     "albert",
     "bart",
     "beit",
@@ -32,6 +32,7 @@ const OTHERS: [&str; 69] = [
     "deberta",
     "deberta-v2",
     "deit",
+    "depth_anything",
     "dinov2",
     "dinov2_with_registers",
     "dinov3_vit",

@@ -2,7 +2,7 @@
 
 use shardax_models::huggingface::{SegformerHead, SwinVersion};
 use shardax_models::{
-    Clip, Config, ConvNext, LoadOptions, MobileNet, Pretrained, Resnet, Segformer, Siglip, Swin, Vit,
+    Clip, Config, ConvNext, DepthAnything, LoadOptions, MobileNet, Pretrained, Resnet, Segformer, Siglip, Swin, Vit,
 };
 use shardax_nn::prelude::*;
 
@@ -128,6 +128,55 @@ fn models_of_stages_have_the_results_of_transformers() -> Result<()> {
     fails(resnet.forward(zeros([1, 3, 32, 32])).check(), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
     let swin = Swin::from_pretrained(folder("swin"))?;
     fails(swin.forward(zeros([1, 8, 4, 3])).check(), &["4 by 2 patches", "a window of 3 by 3"]);
+    Ok(())
+}
+
+#[test]
+fn depths_are_those_of_transformers() -> Result<()> {
+    setup();
+    let temp = Folder::new();
+    for name in ["depth_anything", "depth_anything_metric"] {
+        compare_stages(name, |model: DepthAnything, images| model.forward(images))?;
+        save_again::<DepthAnything>(name, &temp.join(name))?;
+    }
+    let model = DepthAnything::from_pretrained(folder("depth_anything"))?;
+    fails(model.forward(zeros([1, 16, 18, 3])).check(), &["images of 16 by 18 pixels", "4 by 4"]);
+    fails(model.forward(zeros([16, 16, 3])).check(), &["[16, 16, 3]"]);
+    let read = |fields: &str, about: &str| {
+        let about = format!(
+            r#"{{"model_type": "dinov2", "image_size": 518, "patch_size": 14, "hidden_size": 384, "num_attention_heads": 6,
+            "out_features": ["stage9", "stage10", "stage11", "stage12"], "reshape_hidden_states": false{about}}}"#
+        );
+        let text = format!(
+            r#"{{"architectures": ["DepthAnythingForDepthEstimation"], "backbone": null, "backbone_config": {about},
+            "depth_estimation_type": "relative", "fusion_hidden_size": 64, "head_hidden_size": 32, "head_in_index": -1,
+            "initializer_range": 0.02, "max_depth": null, "model_type": "depth_anything", "neck_hidden_sizes": [48, 96, 192, 384],
+            "patch_size": 14, "reassemble_factors": [4, 2, 1, 0.5], "reassemble_hidden_size": 384,
+            "use_pretrained_backbone": false{fields}}}"#
+        );
+        DepthAnything::read(&Config::from_json(&text)?).map(|(read, _)| read)
+    };
+    // The fields of a published model.
+    let small = read("", "")?;
+    assert_eq!((&small.layers[..], small.head_index, small.max_depth), (&[9, 10, 11, 12][..], 3, 1.0));
+    assert_eq!(read("", r#", "out_indices": [9, 10, 11, -1]"#)?.layers, small.layers);
+    for (fields, about, words) in [
+        (r#", "patch_size": 16"#, "", "`patch_size` must be 14"),
+        (r#", "reassemble_hidden_size": 16"#, "", "`reassemble_hidden_size` must be 384"),
+        (r#", "reassemble_factors": [4, 2, 1, 0.0]"#, "", "`reassemble_factors` has 0"),
+        (r#", "reassemble_factors": [4, 1.5, 1, 1]"#, "", "`reassemble_factors` has 1.5"),
+        (r#", "neck_hidden_sizes": [48]"#, "", "4 layers of the encoder"),
+        (r#", "head_in_index": 4"#, "", "`head_in_index` is 4"),
+        (r#", "depth_estimation_type": "mean""#, "", "`depth_estimation_type` \"mean\""),
+        (r#", "fusion_hidden_size": 1"#, "", "`fusion_hidden_size` must be"),
+        ("", r#", "out_indices": [4, 3, 11, 12]"#, "must be increasing layers"),
+        ("", r#", "out_indices": [4, 5, 11, 13]"#, "must be increasing layers"),
+        ("", r#", "reshape_hidden_states": true"#, "`reshape_hidden_states` must be false"),
+        ("", r#", "model_type": "beit""#, "should be \"dinov2\""),
+        ("", r#", "sliding_window": 4"#, "field `sliding_window` is 4"),
+    ] {
+        fails(read(fields, about), &[words]);
+    }
     Ok(())
 }
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use shardax_models::huggingface::Weights;
 use shardax_models::{
-    Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, EncoderDecoder, MobileNet, ModernBert, Pretrained,
-    Resnet, Segformer, Siglip, SoundEncoder, Swin, Vit,
+    Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, DepthAnything, EncoderDecoder, MobileNet, ModernBert,
+    Pretrained, Resnet, Segformer, Siglip, SoundEncoder, Swin, Vit,
 };
 use shardax_nn::prelude::*;
 
@@ -108,6 +108,10 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
         "resnet" | "regnet" => {
             let model = Resnet::from_pretrained(folder)?;
             jit(|model: Resnet, images: Array| model.forward(images)).call((&model, images))
+        }
+        "depth_anything" => {
+            let model = DepthAnything::from_pretrained(folder)?;
+            jit(|model: DepthAnything, images: Array| model.forward(images)).call((&model, images))
         }
         "mobilenet_v1" | "mobilenet_v2" | "efficientnet" => {
             let model = MobileNet::from_pretrained(folder)?;
