@@ -399,6 +399,64 @@ fn errors_of_the_standard_library() {
 }
 
 #[test]
+fn argnums_as_several_numbers() -> Result<()> {
+    setup();
+    fn f(x: Array, y: Array, z: Array) -> Array {
+        (x * y.square() * z).sum(..)
+    }
+    let (x, y, z) = (array(2.0f32), array(3.0f32), array(5.0f32));
+    let (dx, dz) = grad(f).argnums((0, 2)).call((&x, &y, &z))?;
+    assert_eq!((dx.item::<f32>()?, dz.item::<f32>()?), (45.0, 18.0));
+    let (value, (dz, dy)) = value_and_grad(f).argnums((-1, 1)).call((&x, &y, &z))?;
+    assert_eq!((value.item::<f32>()?, dz.item::<f32>()?, dy.item::<f32>()?), (90.0, 18.0, 60.0));
+    let error = grad(f).argnums((0, 3)).call((&x, &y, &z)).expect_err("three arguments");
+    assert!(error.message().contains("argnums 3 is out of bounds for a function of 3 arguments"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn split_at_places_and_into_a_pattern() -> Result<()> {
+    setup();
+    let x = arange(0..6);
+    let parts_of = |parts: Vec<Array>| parts.iter().map(|part| part.to_vec::<i32>()).collect::<Result<Vec<_>>>();
+    // JAX's numbers of `jnp.split` and `jnp.array_split`.
+    assert_eq!(parts_of(x.split([2, -1], 0)?)?, [vec![0, 1], vec![2, 3, 4], vec![5]]);
+    assert_eq!(parts_of(x.split(vec![1, 9], -1)?)?, [vec![0], vec![1, 2, 3, 4, 5], vec![]]);
+    assert_eq!(parts_of(x.split([-9], 0)?)?, [vec![], vec![0, 1, 2, 3, 4, 5]]);
+    assert_eq!(parts_of(array_split(&x, [4], 0)?)?, [vec![0, 1, 2, 3], vec![4, 5]]);
+    assert_eq!(parts_of(hsplit(&x, [x.size() - 1])?)?, [vec![0, 1, 2, 3, 4], vec![5]]);
+    let [a, b, c] = x.split_n(0)?;
+    assert_eq!(parts_of(vec![a, b, c])?, [vec![0, 1], vec![2, 3], vec![4, 5]]);
+    let error = x.split_n::<4>(0).expect_err("six elements");
+    assert!(error.message().contains("axis 0 of size 6 into 4 parts"), "{error}");
+    let error = x.split(-2, 0).expect_err("a negative number of parts");
+    assert!(error.message().contains("equal division"), "{error}");
+    assert!(x.split([1], 3).is_err() && x.split_n::<0>(0).is_err());
+    Ok(())
+}
+
+/// Functions of `lax` accept arrays, references and numbers, as operators do.
+#[test]
+fn lax_accepts_values_references_and_numbers() -> Result<()> {
+    setup();
+    let x = arange(0..4);
+    let update = lax::dynamic_update_index_in_dim(x.clone(), array(9), 1, 0);
+    assert_eq!(update.to_vec::<i32>()?, [0, 9, 2, 3]);
+    assert_eq!(lax::dynamic_slice_in_dim(&x * 2, 1, 2, 0).to_vec::<i32>()?, [2, 4]);
+    assert_eq!(lax::select(x.greater(1), &x, -&x).to_vec::<i32>()?, [0, -1, 2, 3]);
+    assert_eq!(lax::cumsum(&x + 1, 0).to_vec::<i32>()?, [1, 3, 6, 10]);
+    assert_eq!(lax::div(&x - 3, 2).to_vec::<i32>()?, [-1, -1, 0, 0]);
+    assert_eq!(lax::top_k(-x.clone(), 1).0.to_vec::<i32>()?, [0]);
+    assert_eq!(lax::pad(&x, 7, &[(1, 0, 0)]).to_vec::<i32>()?, [7, 0, 1, 2, 3]);
+    assert_eq!(tril(ones([2, 2]), 0).to_vec::<f32>()?, [1.0, 0.0, 1.0, 1.0]);
+    assert_eq!(nansum(x.astype(DType::F32), ..).item::<f32>()?, 6.0);
+    assert_eq!(random::choice(random::key(0), x + 5, [3]).shape(), [3]);
+    let weights = nn::initializers::ones().init(random::key(0), (2, 3), DType::F32);
+    assert_eq!(weights.shape(), [2, 3]);
+    Ok(())
+}
+
+#[test]
 fn argnums_as_a_number() -> Result<()> {
     setup();
     fn f(x: Array, y: Array) -> Array {

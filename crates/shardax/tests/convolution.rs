@@ -22,7 +22,7 @@ fn numbers(shape: &[usize], seed: u32) -> Array {
 /// The elements from `start` to `limit`.
 fn part(x: &Array, start: &[usize], limit: &[usize]) -> Array {
     let cuts = (0..x.ndim()).map(|d| (-(start[d] as i64), limit[d] as i64 - x.shape()[d] as i64, 0));
-    lax::pad(x, &0.0f32.into(), &cuts.collect::<Vec<_>>())
+    lax::pad(x, 0.0f32, &cuts.collect::<Vec<_>>())
 }
 
 /// The gradient of a weighted sum of `f(x)`.
@@ -154,7 +154,7 @@ fn convolutions_with_negative_padding() -> Result<()> {
             // The same padding before the convolution, where it only cuts or adds elements.
             let padded_before = |x: Array, k: Array| {
                 let spatial = (pad.0, pad.1, lhs_dilation as i64 - 1);
-                let x = lax::pad(&x, &0.0f32.into(), &[(0, 0, 0), (0, 0, 0), spatial, spatial]);
+                let x = lax::pad(&x, 0.0f32, &[(0, 0, 0), (0, 0, 0), spatial, spatial]);
                 lax::conv_general_dilated(x, k, [stride; 2], [(0, 0); 2], options(1, rhs_dilation))
             };
             let place = format!("stride {stride}, padding {pad:?}, dilations {lhs_dilation} and {rhs_dilation}");

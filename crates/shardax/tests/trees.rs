@@ -62,6 +62,21 @@ fn derived_trees_round_trip() -> Result<()> {
 }
 
 #[test]
+fn flattened_trees_are_rebuilt() -> Result<()> {
+    let model = model();
+    let (leaves, structure) = tree::flatten(&model);
+    assert_eq!(leaves.len(), tree::leaves(&model).len());
+    assert_eq!(structure, tree::structure(&model));
+    // The leaves are a `Vec`, a slice or an array.
+    let doubled: Model = tree::unflatten(&structure, leaves.iter().map(|x| x * 2).collect::<Vec<_>>())?;
+    assert_eq!(tree::leaves(&doubled)[0].to_bytes()?, (&leaves[0] * 2).to_bytes()?);
+    let _same: Model = tree::unflatten(&structure, &leaves)?;
+    let (x, _): (Array, Array) = tree::unflatten(&tree::structure(&(zeros(1), zeros(1))), [ones(1), ones(1)])?;
+    assert_eq!(x.to_vec::<f32>()?, [1.0]);
+    Ok(())
+}
+
+#[test]
 fn differences_are_named() {
     setup();
     let mut other_model = model();

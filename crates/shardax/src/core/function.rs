@@ -235,12 +235,12 @@ pub trait ArgAt<const N: usize> {
 pub struct Arg<const N: usize>;
 
 /// The arguments to differentiate with respect to: `Arg::<1>`, or `(Arg::<0>, Arg::<2>)` for several. If all arguments
-/// have one type, you can also pass the position as a number: `1`, or `-1` for the last.
+/// have one type, you can also pass numbers: `1`, `-1` for the last, or `(0, 2)`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not select arguments of `{Args}`",
     label = "not positions of these arguments",
     note = "the position is part of the type: `.argnums(Arg::<1>)`, or `.argnums((Arg::<0>, Arg::<2>))` for several",
-    note = "a number, `.argnums(1)`, is accepted if all arguments have one type"
+    note = "numbers, `.argnums(1)` or `.argnums((0, 2))`, are accepted if all arguments have one type"
 )]
 pub trait Argnums<Args>: Copy + Send + Sync + 'static {
     /// The type of the gradient: the type of the argument, or a tuple of types for several arguments.
@@ -276,23 +276,28 @@ pub trait SameArgs {
     fn at(&self, position: usize) -> Option<&Self::Arg>;
 }
 
+/// Converts a position that can be negative.
+fn position_of(argnum: i32, count: usize) -> Result<usize> {
+    let from_front = i64::from(argnum) + if argnum < 0 { count as i64 } else { 0 };
+    usize::try_from(from_front).ok().filter(|&position| position < count).ok_or_else(|| {
+        err!(Value, "argnums {argnum} is out of bounds for a function of {count} arguments")
+            .help("positions count from 0, negative ones from the last")
+    })
+}
+
+/// Returns a clone of the argument at a position that can be negative.
+fn argument<Args: SameArgs>(args: &Args, argnum: i32) -> Result<Args::Arg> {
+    let position = position_of(argnum, Args::COUNT)?;
+    Ok(args.at(position).expect("a position below the number of arguments").clone())
+}
+
 impl<Args: SameArgs> Argnums<Args> for i32 {
     type Gradient = Args::Arg;
     fn positions(&self) -> Result<Vec<usize>> {
-        let from_front = i64::from(*self) + if *self < 0 { Args::COUNT as i64 } else { 0 };
-        match usize::try_from(from_front) {
-            Ok(position) if position < Args::COUNT => Ok(vec![position]),
-            _ => Err(err!(Value, "argnums {self} is out of bounds for a function of {} arguments", Args::COUNT)
-                .help("positions count from 0, negative ones from the last")),
-        }
+        Ok(vec![position_of(*self, Args::COUNT)?])
     }
     fn of(&self, args: &Args) -> Result<Args::Arg> {
-        let positions = Argnums::<Args>::positions(self)?;
-        match positions.first().and_then(|&position| args.at(position)) {
-            Some(arg) => Ok(arg.clone()),
-            None => Err(err!(Value, "argnums {self} is out of bounds for a function of {} arguments", Args::COUNT)
-                .help("positions count from 0, negative ones from the last")),
-        }
+        argument(args, *self)
     }
 }
 
@@ -332,6 +337,36 @@ macro_rules! argnums_tuples {
 }
 
 crate::tuples::each!(argnums_tuples);
+
+/// The type of all numbers of a tuple.
+macro_rules! number_type {
+    ($t:ident) => {
+        i32
+    };
+}
+
+macro_rules! argnums_numbers {
+    ($(($($n:ident $i:tt),+))*) => {$(
+        impl<Args: SameArgs> Argnums<Args> for ($(number_type!($n),)+) {
+            type Gradient = ($(same_argument!(Args, $n),)+);
+            fn positions(&self) -> Result<Vec<usize>> {
+                Ok(vec![$(position_of(self.$i, Args::COUNT)?),+])
+            }
+            fn of(&self, args: &Args) -> Result<Self::Gradient> {
+                Ok(($(argument(args, self.$i)?,)+))
+            }
+        }
+    )*};
+}
+
+/// The type of the arguments, once for each number of a tuple.
+macro_rules! same_argument {
+    ($args:ident, $n:ident) => {
+        <$args as SameArgs>::Arg
+    };
+}
+
+crate::tuples::each!(argnums_numbers);
 
 macro_rules! functions_of_tuples {
     ($(($($t:ident $i:tt),+))*) => {$(

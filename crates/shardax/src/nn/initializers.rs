@@ -15,8 +15,8 @@ use crate::core::array::Array;
 use crate::core::program::trace::or_failed;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
-use crate::random;
-use crate::shape::{IntoAxes, normalize_axis};
+use crate::random::{self, RandomKey};
+use crate::shape::{IntoAxes, IntoShape, normalize_axis, shape_of};
 
 /// The number of connections that the variance is divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,8 +241,9 @@ impl Initializer {
     /// The result carries an error for a dtype that is not floating point, and for a shape without the axes that
     /// determine the variance.
     #[track_caller]
-    pub fn init(&self, key: &Array, shape: &[usize], dtype: DType) -> Array {
-        or_failed(key, || self.draw(key, shape, dtype))
+    pub fn init(&self, key: impl RandomKey, shape: impl IntoShape, dtype: DType) -> Array {
+        let key = key.borrow();
+        or_failed(key, || self.draw(key, &shape_of(shape)?, dtype))
     }
 
     fn draw(&self, key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {

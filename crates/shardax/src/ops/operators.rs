@@ -12,7 +12,7 @@ use crate::dtype::{DType, Element, Scalar};
     message = "`{Self}` is not an array or a number",
     label = "not an operand",
     note = "operands are `Array`, `&Array` and plain numbers; host data becomes an array by `array(data)`",
-    note = "a call of a transformed function returns a `Result`: write `f.call(x)?`"
+    note = "a call of a transformed function, or of a host function of `pure_callback` or `io_callback`, returns a `Result`: write `f.call(x)?`"
 )]
 pub trait ArrayLike {
     /// Converts the operand to an array; a plain number becomes a weakly typed scalar.

@@ -380,6 +380,16 @@ impl Population for i32 {
     }
 }
 
+impl Population for Array {
+    fn array(&self) -> Option<&Array> {
+        Some(self)
+    }
+
+    fn population(&self, axis: i32) -> Result<usize> {
+        (&self).population(axis)
+    }
+}
+
 impl Population for &Array {
     fn array(&self) -> Option<&Array> {
         Some(self)

@@ -150,12 +150,10 @@ fn shapes(t: &mut Table) {
     t.row("split: none", Value, &["does not result in an equal division"], || at!(arange(0..7).split(0, 0)));
     t.row("split: axis", Index, &["axis 1 is out of bounds"], || at!(arange(0..7).split(7, 1)));
     t.row("pad: too few", Type, &["pad of float32[2,3]", "1 padding entries"], || {
-        at!(lax::pad(&ones([2, 3]), &0.0f32.into(), &[(1, 1, 0)]))
+        at!(lax::pad(&ones([2, 3]), 0.0f32, &[(1, 1, 0)]))
     });
-    t.row("pad: cuts too much", Value, &["gives -1"], || at!(lax::pad(&ones(3), &0.0f32.into(), &[(-2, -2, 0)])));
-    t.row("pad: overflow", Value, &["pad"], || {
-        at!(lax::pad(&ones(3), &0.0f32.into(), &[(i64::MAX, i64::MAX, i64::MAX)]))
-    });
+    t.row("pad: cuts too much", Value, &["gives -1"], || at!(lax::pad(&ones(3), 0.0f32, &[(-2, -2, 0)])));
+    t.row("pad: overflow", Value, &["pad"], || at!(lax::pad(&ones(3), 0.0f32, &[(i64::MAX, i64::MAX, i64::MAX)])));
     t.row("flip: axis", Index, &["axis 1 is out of bounds"], || at!(ones(3).flip(1)));
     t.row("roll: axis", Index, &["axis 1 is out of bounds"], || at!(ones(3).roll(1, 1)));
 }

@@ -27,7 +27,7 @@ pub fn function(case: &Case) -> Option<Fun> {
         "atan2" => two(|x, y| np::arctan2(x, y)),
         // The golden cases `div` of integers are `lax.div`, which truncates; `true_divide` and plain numbers divide.
         "div" if case.host("out/0")?.dtype.is_integer() => two(|x, y| lax::div(x, y)),
-        "rem" => two(lax::rem),
+        "rem" => two(|x, y| lax::rem(x, y)),
         "mod" => two(|x, y| np::remainder(x, y)),
         "max" => two(|x, y| np::maximum(x, y)),
         "min" => two(|x, y| np::minimum(x, y)),

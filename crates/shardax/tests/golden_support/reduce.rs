@@ -77,11 +77,11 @@ fn arg_extreme(case: &Case) -> Option<Fun> {
 fn cumulative(case: &Case) -> Option<Fun> {
     let (axis, reverse) = (case.int("axis") as usize, case.flag("reverse"));
     let f = match case.op.as_str() {
-        "cumsum" => CumulativeOptions::cumsum,
-        "cumprod" => CumulativeOptions::cumprod,
-        "cummax" => CumulativeOptions::cummax,
-        "cummin" => CumulativeOptions::cummin,
-        "cumlogsumexp" => CumulativeOptions::cumlogsumexp,
+        "cumsum" => |options: CumulativeOptions, x: &Array, axis| options.cumsum(x, axis),
+        "cumprod" => |options: CumulativeOptions, x: &Array, axis| options.cumprod(x, axis),
+        "cummax" => |options: CumulativeOptions, x: &Array, axis| options.cummax(x, axis),
+        "cummin" => |options: CumulativeOptions, x: &Array, axis| options.cummin(x, axis),
+        "cumlogsumexp" => |options: CumulativeOptions, x: &Array, axis| options.cumlogsumexp(x, axis),
         _ => return None,
     };
     // Booleans are counted by the function of NumPy alone.

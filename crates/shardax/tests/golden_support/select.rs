@@ -7,7 +7,7 @@ use super::{Case, Fun, many, one, three, two};
 
 pub fn function(case: &Case) -> Option<Fun> {
     match (case.op.as_str(), case.name.as_str()) {
-        ("select", _) => three(lax::select),
+        ("select", _) => three(|p, x, y| lax::select(p, x, y)),
         ("select_n", _) => many(|xs| Ok(vec![lax::select_n(&xs[0], &xs[1..])])),
         ("where", "where_f32_plain") => two(|p, x| where_(p, x, 0)),
         ("where", "where_f32_double_where") => one(|x| where_(x.greater(0), where_(x.greater(0), x, 1.0).log(), 0.0)),

@@ -121,7 +121,7 @@ impl Case {
             dilation: self.dilation.clone(),
             ..*self
         };
-        case.apply(&lax::pad(x, &0.0f32.into(), &config.collect::<Vec<_>>()), kernel)
+        case.apply(&lax::pad(x, 0.0f32, &config.collect::<Vec<_>>()), kernel)
     }
 
     fn apply(&self, x: &Array, kernel: &Array) -> Array {

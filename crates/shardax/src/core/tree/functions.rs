@@ -21,6 +21,21 @@ pub fn structure<T: Tree>(tree: &T) -> TreeDef {
     Flat::of(tree).def
 }
 
+/// Returns the leaves and the structure of `tree`, from which [`unflatten`](super::unflatten) rebuilds it.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let pair = (ones([2]), zeros([2]));
+/// let (leaves, structure) = tree::flatten(&pair);
+/// let (x, _): (Array, Array) = tree::unflatten(&structure, leaves.iter().map(|x| x * 3).collect::<Vec<_>>())?;
+/// assert_eq!(x.to_vec::<f32>()?, [3.0, 3.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn flatten<T: Tree>(tree: &T) -> (Vec<Array>, TreeDef) {
+    let flat = Flat::of(tree);
+    (flat.leaves.into_vec(), flat.def)
+}
+
 /// Returns the leaves of `tree` with their key paths.
 ///
 /// ```

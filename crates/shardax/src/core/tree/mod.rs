@@ -12,7 +12,7 @@ mod structure;
 mod types;
 
 pub use compose::{Compose, Composed};
-pub use functions::{all, leaves, leaves_with_path, map2, map3, reduce, structure};
+pub use functions::{all, flatten, leaves, leaves_with_path, map2, map3, reduce, structure};
 // JAX also has this name.
 pub use functions::leaves_with_path as flatten_with_path;
 pub use mapping::{
@@ -270,14 +270,14 @@ fn mismatch(expected: &str, found: Option<&Token>) -> crate::error::Error {
         .help("pass the structure and all leaves of one tree of this type")
 }
 
-/// Rebuilds a tree of type `T`.
+/// Rebuilds a tree of type `T` from its leaves, in a list or a `Vec`; see [`flatten`].
 ///
 /// # Errors
 /// Returns an error if the structure does not belong to a `T`, or if the number of leaves differs from the
 /// structure's.
 #[track_caller]
-pub fn unflatten<T: Tree>(def: &TreeDef, leaves: &[Array]) -> Result<T> {
-    rebuild(def, leaves.iter().cloned().collect()).at_caller()
+pub fn unflatten<T: Tree>(def: &TreeDef, leaves: impl AsRef<[Array]>) -> Result<T> {
+    rebuild(def, leaves.as_ref().iter().cloned().collect()).at_caller()
 }
 
 /// Rebuilds a tree and consumes the leaves.

@@ -441,7 +441,7 @@ pub fn nextafter(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 /// ```
 #[track_caller]
 pub fn complex(re: impl ArrayLike, im: impl ArrayLike) -> Array {
-    apply_promoted("complex", re, im, |dtype| accumulator(to_inexact(dtype)), lax::complex)
+    apply_promoted("complex", re, im, |dtype| accumulator(to_inexact(dtype)), |re, im| lax::complex(re, im))
 }
 
 impl Array {

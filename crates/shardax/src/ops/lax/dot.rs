@@ -6,6 +6,7 @@ use crate::core::array::Array;
 use crate::core::sharding_like::ShardingLike;
 use crate::dtype::{Category, DType};
 use crate::error::Result;
+use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::dot::DotGeneral;
 use crate::ops::promotion::promote_factors;
 use crate::precision::{self, Precision};
@@ -72,11 +73,12 @@ impl DotOptions {
     #[track_caller]
     pub fn dot_general(
         &self,
-        lhs: &Array,
-        rhs: &Array,
+        lhs: impl ArrayLike,
+        rhs: impl ArrayLike,
         (lhs_contract, rhs_contract): (&[usize], &[usize]),
         (lhs_batch, rhs_batch): (&[usize], &[usize]),
     ) -> Array {
+        let (lhs, rhs) = (&lhs.into_array(), &rhs.into_array());
         let out = match self.out_sharding {
             None => Ok(None),
             Some(_) => lhs.check().and_then(|()| rhs.check()).and_then(|()| {
@@ -168,11 +170,12 @@ fn free_sizes(x: &Array, contract: &[usize], batch: &[usize]) -> Vec<usize> {
 /// ```
 #[track_caller]
 pub fn dot_general(
-    lhs: &Array,
-    rhs: &Array,
+    lhs: impl ArrayLike,
+    rhs: impl ArrayLike,
     contract: (&[usize], &[usize]),
     batch: (&[usize], &[usize]),
     preferred_element_type: Option<DType>,
 ) -> Array {
+    let (lhs, rhs) = (&lhs.into_array(), &rhs.into_array());
     DotOptions::new().preferred_element_type(preferred_element_type).dot_general(lhs, rhs, contract, batch)
 }

@@ -79,7 +79,8 @@ fn start(name: &str, start: &Array, n: usize, dtype: DType) -> Result<Array> {
 /// # Errors
 /// The result carries an error if a block is larger than `x`, or the number of indices is not the rank.
 #[track_caller]
-pub fn dynamic_slice(x: &Array, start_indices: impl IntoStartIndices, sizes: impl IntoSizes) -> Array {
+pub fn dynamic_slice(x: impl ArrayLike, start_indices: impl IntoStartIndices, sizes: impl IntoSizes) -> Array {
+    let x = &x.into_array();
     match x.check().and_then(|()| starts("dynamic_slice", x, &start_indices.into_start_indices())) {
         Ok(starts) => {
             let args: Vec<Array> = std::iter::once(x.clone()).chain(starts).collect();
@@ -98,7 +99,8 @@ pub fn dynamic_slice(x: &Array, start_indices: impl IntoStartIndices, sizes: imp
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn dynamic_update_slice(x: &Array, update: &Array, start_indices: impl IntoStartIndices) -> Array {
+pub fn dynamic_update_slice(x: impl ArrayLike, update: impl ArrayLike, start_indices: impl IntoStartIndices) -> Array {
+    let (x, update) = (&x.into_array(), &update.into_array());
     let start_indices = start_indices.into_start_indices();
     let checked = x.check().and_then(|()| update.check());
     match checked.and_then(|()| starts("dynamic_update_slice", x, &start_indices)) {
@@ -130,7 +132,13 @@ fn along(x: &Array, start_index: &Array, axis: i32) -> Result<(usize, Vec<Array>
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn dynamic_slice_in_dim(x: &Array, start_index: impl ArrayLike, size: usize, axis: impl AxisNumber) -> Array {
+pub fn dynamic_slice_in_dim(
+    x: impl ArrayLike,
+    start_index: impl ArrayLike,
+    size: usize,
+    axis: impl AxisNumber,
+) -> Array {
+    let x = &x.into_array();
     let axis = axis.axis_number();
     match along(x, &start_index.into_array(), axis) {
         Ok((axis, starts)) => {
@@ -151,7 +159,8 @@ pub fn dynamic_slice_in_dim(x: &Array, start_index: impl ArrayLike, size: usize,
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn dynamic_index_in_dim(x: &Array, index: impl ArrayLike, axis: impl AxisNumber) -> Array {
+pub fn dynamic_index_in_dim(x: impl ArrayLike, index: impl ArrayLike, axis: impl AxisNumber) -> Array {
+    let x = &x.into_array();
     let axis = axis.axis_number();
     dynamic_slice_in_dim(x, index, 1, axis)
 }
@@ -166,11 +175,12 @@ pub fn dynamic_index_in_dim(x: &Array, index: impl ArrayLike, axis: impl AxisNum
 /// ```
 #[track_caller]
 pub fn dynamic_update_slice_in_dim(
-    x: &Array,
-    update: &Array,
+    x: impl ArrayLike,
+    update: impl ArrayLike,
     start_index: impl ArrayLike,
     axis: impl AxisNumber,
 ) -> Array {
+    let (x, update) = (&x.into_array(), &update.into_array());
     let axis = axis.axis_number();
     match along(x, &start_index.into_array(), axis) {
         Ok((_, starts)) => dynamic_update_slice(x, update, &starts),
@@ -187,7 +197,13 @@ pub fn dynamic_update_slice_in_dim(
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn dynamic_update_index_in_dim(x: &Array, update: &Array, index: impl ArrayLike, axis: impl AxisNumber) -> Array {
+pub fn dynamic_update_index_in_dim(
+    x: impl ArrayLike,
+    update: impl ArrayLike,
+    index: impl ArrayLike,
+    axis: impl AxisNumber,
+) -> Array {
+    let (x, update) = (&x.into_array(), &update.into_array());
     let axis = axis.axis_number();
     let update = if update.ndim() == x.ndim() { update.clone() } else { update.expand_dims(axis) };
     dynamic_update_slice_in_dim(x, &update, index, axis)
@@ -215,12 +231,13 @@ pub fn dynamic_update_index_in_dim(x: &Array, update: &Array, index: impl ArrayL
 /// ```
 #[track_caller]
 pub fn gather(
-    x: &Array,
-    indices: &Array,
+    x: impl ArrayLike,
+    indices: impl ArrayLike,
     dimension_numbers: GatherDimensionNumbers,
     slice_sizes: &[usize],
     mode: GatherScatterMode,
 ) -> Array {
+    let (x, indices) = (&x.into_array(), &indices.into_array());
     Gather {
         dims: dimension_numbers,
         slice_sizes: slice_sizes.to_vec(),
@@ -252,12 +269,13 @@ pub fn gather(
 #[track_caller]
 pub fn scatter(
     kind: ScatterKind,
-    x: &Array,
-    indices: &Array,
-    updates: &Array,
+    x: impl ArrayLike,
+    indices: impl ArrayLike,
+    updates: impl ArrayLike,
     dimension_numbers: ScatterDimensionNumbers,
     mode: GatherScatterMode,
 ) -> Array {
+    let (x, indices, updates) = (&x.into_array(), &indices.into_array(), &updates.into_array());
     Scatter { kind, dims: dimension_numbers, mode, unique_indices: false, indices_are_sorted: false }
         .apply(x, indices, updates)
 }
@@ -306,7 +324,8 @@ pub fn sort(operands: &[Array], dimension: i32, num_keys: usize) -> Result<Vec<A
 /// # Errors
 /// The result carries an error if `k` is larger than this dimension.
 #[track_caller]
-pub fn top_k(x: &Array, k: usize) -> (Array, Array) {
+pub fn top_k(x: impl ArrayLike, k: usize) -> (Array, Array) {
+    let x = &x.into_array();
     top_k_in(x, k, -1)
 }
 
@@ -368,19 +387,22 @@ impl TopKOptions {
     /// # Errors
     /// The result also carries an error for an axis that is out of bounds.
     #[track_caller]
-    pub fn top_k(&self, x: &Array, k: usize) -> (Array, Array) {
+    pub fn top_k(&self, x: impl ArrayLike, k: usize) -> (Array, Array) {
+        let x = &x.into_array();
         top_k_in(x, k, self.axis)
     }
 
     /// See [`approx_max_k`](approx_max_k()).
     #[track_caller]
-    pub fn approx_max_k(&self, x: &Array, k: usize) -> (Array, Array) {
+    pub fn approx_max_k(&self, x: impl ArrayLike, k: usize) -> (Array, Array) {
+        let x = &x.into_array();
         top_k_in(x, k, self.axis)
     }
 
     /// See [`approx_min_k`](approx_min_k()).
     #[track_caller]
-    pub fn approx_min_k(&self, x: &Array, k: usize) -> (Array, Array) {
+    pub fn approx_min_k(&self, x: impl ArrayLike, k: usize) -> (Array, Array) {
+        let x = &x.into_array();
         let (values, indices) = top_k_in(&-x, k, self.axis);
         (-values, indices)
     }
@@ -396,7 +418,8 @@ impl TopKOptions {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn approx_max_k(x: &Array, k: usize) -> (Array, Array) {
+pub fn approx_max_k(x: impl ArrayLike, k: usize) -> (Array, Array) {
+    let x = &x.into_array();
     TopKOptions::new().approx_max_k(x, k)
 }
 
@@ -409,7 +432,8 @@ pub fn approx_max_k(x: &Array, k: usize) -> (Array, Array) {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn approx_min_k(x: &Array, k: usize) -> (Array, Array) {
+pub fn approx_min_k(x: impl ArrayLike, k: usize) -> (Array, Array) {
+    let x = &x.into_array();
     TopKOptions::new().approx_min_k(x, k)
 }
 
@@ -453,7 +477,8 @@ macro_rules! cumulative_functions {
         $(
             $(#[$doc])*
             #[track_caller]
-            pub fn $name(x: &Array, axis: impl Dim) -> Array {
+            pub fn $name(x: impl ArrayLike, axis: impl Dim) -> Array {
+                let x = &x.into_array();
                 CumulativeOptions::new().$name(x, axis)
             }
         )*
@@ -461,7 +486,8 @@ macro_rules! cumulative_functions {
         impl CumulativeOptions {$(
             #[doc = concat!("See [`", stringify!($name), "`](fn@", stringify!($name), ").")]
             #[track_caller]
-            pub fn $name(self, x: &Array, axis: impl Dim) -> Array {
+            pub fn $name(self, x: impl ArrayLike, axis: impl Dim) -> Array {
+                let x = &x.into_array();
                 self.run(CumulativeKind::$kind, x, axis)
             }
         )*}

@@ -33,7 +33,8 @@ use crate::ops::primitive::unary::conj;
 /// # Errors
 /// The result carries an error for integers, less than two dimensions, and matrices that are not square.
 #[track_caller]
-pub fn cholesky(x: &Array) -> Array {
+pub fn cholesky(x: impl ArrayLike) -> Array {
+    let x = &x.into_array();
     or_failed(x, || {
         x.check()?;
         square("cholesky", &x.aval())?;
@@ -75,7 +76,8 @@ pub struct Triangular {
 /// # Errors
 /// The result carries an error for integers, different dtypes, and shapes that do not fit.
 #[track_caller]
-pub fn triangular_solve(a: &Array, b: &Array, options: Triangular) -> Array {
+pub fn triangular_solve(a: impl ArrayLike, b: impl ArrayLike, options: Triangular) -> Array {
+    let (a, b) = (&a.into_array(), &b.into_array());
     let Triangular { left_side, lower, transpose_a, conjugate_a, unit_diagonal } = options;
     at_caller(|| {
         let a = if conjugate_a && !transpose_a { &conj(a) } else { a };
@@ -106,7 +108,8 @@ pub fn triangular_solve(a: &Array, b: &Array, options: Triangular) -> Array {
 /// # Errors
 /// The result carries an error for integers, and less than two dimensions.
 #[track_caller]
-pub fn lu(x: &Array) -> (Array, Array, Array) {
+pub fn lu(x: impl ArrayLike) -> (Array, Array, Array) {
+    let x = &x.into_array();
     let outs = Lu.apply(x);
     (outs[0].clone(), outs[1].clone(), outs[2].clone())
 }
@@ -138,7 +141,8 @@ pub enum QrMode {
 /// The result carries an error for integers, and less than two dimensions; and if the complete decomposition of a tall
 /// matrix is differentiated.
 #[track_caller]
-pub fn qr(x: &Array, mode: QrMode) -> (Array, Array) {
+pub fn qr(x: impl ArrayLike, mode: QrMode) -> (Array, Array) {
+    let x = &x.into_array();
     let outs = Qr { full: mode == QrMode::Complete }.apply(x);
     (outs[0].clone(), outs[1].clone())
 }

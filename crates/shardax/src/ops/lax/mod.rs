@@ -90,7 +90,8 @@ pub fn convert_element_type(x: impl ArrayLike, dtype: DType) -> Array {
 /// assert_eq!(lax::broadcast(&array([1, 2]), &[3]).shape(), [3, 2]);
 /// ```
 #[track_caller]
-pub fn broadcast(x: &Array, sizes: &[usize]) -> Array {
+pub fn broadcast(x: impl ArrayLike, sizes: &[usize]) -> Array {
+    let x = &x.into_array();
     let shape = [sizes, x.shape()].concat();
     broadcast_in_dim(x, &shape, &(sizes.len()..shape.len()).collect::<Vec<_>>())
 }
@@ -163,7 +164,8 @@ pub fn collapse(x: impl ArrayLike, start: i32, stop: impl Into<Option<i32>>) -> 
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn index_in_dim(x: &Array, index: i32, dim: impl Dim, keepdims: bool) -> Array {
+pub fn index_in_dim(x: impl ArrayLike, index: i32, dim: impl Dim, keepdims: bool) -> Array {
+    let x = &x.into_array();
     let entry = dim.of(x.ndim()).and_then(|dim| {
         x.check()?;
         let n = x.shape().get(dim).copied().unwrap_or(0);
@@ -203,7 +205,8 @@ pub fn optimization_barrier<T: Tree>(x: T) -> T {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn transpose(x: &Array, permutation: &[usize]) -> Array {
+pub fn transpose(x: impl ArrayLike, permutation: &[usize]) -> Array {
+    let x = &x.into_array();
     if permutation.iter().copied().eq(0..x.ndim()) {
         return x.clone();
     }
@@ -218,7 +221,8 @@ pub fn transpose(x: &Array, permutation: &[usize]) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn reshape(x: &Array, shape: &[usize]) -> Array {
+pub fn reshape(x: impl ArrayLike, shape: &[usize]) -> Array {
+    let x = &x.into_array();
     if x.shape() == shape {
         return x.clone();
     }
@@ -254,7 +258,8 @@ pub(crate) fn with_dims(x: &Array, dims: &[Option<usize>]) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn broadcast_in_dim(x: &Array, shape: &[usize], dims: &[usize]) -> Array {
+pub fn broadcast_in_dim(x: impl ArrayLike, shape: &[usize], dims: &[usize]) -> Array {
+    let x = &x.into_array();
     if x.shape() == shape && dims.iter().copied().eq(0..x.ndim()) {
         return x.clone();
     }
@@ -284,7 +289,8 @@ macro_rules! reductions {
     ($($(#[$doc:meta])* $name:ident => $reducer:ident;)*) => {$(
         $(#[$doc])*
         #[track_caller]
-        pub fn $name(x: &Array, axes: &[usize]) -> Array {
+        pub fn $name(x: impl ArrayLike, axes: &[usize]) -> Array {
+            let x = &x.into_array();
             reduce_with(x, Reducer::$reducer, axes)
         }
     )*};
@@ -343,7 +349,8 @@ impl Dim for i32 {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn slice_in_dim(x: &Array, start: usize, limit: usize, dim: impl Dim) -> Array {
+pub fn slice_in_dim(x: impl ArrayLike, start: usize, limit: usize, dim: impl Dim) -> Array {
+    let x = &x.into_array();
     let dim = match dim.of(x.ndim()) {
         Ok(dim) if dim < x.ndim() => dim,
         Err(e) => return Array::from_result(Err(e), x),
@@ -371,7 +378,8 @@ pub fn slice_in_dim(x: &Array, start: usize, limit: usize, dim: impl Dim) -> Arr
 /// # Errors
 /// The result carries an error if a bound is outside the array.
 #[track_caller]
-pub fn slice(x: &Array, start: &[usize], limit: &[usize], strides: Option<&[usize]>) -> Array {
+pub fn slice(x: impl ArrayLike, start: &[usize], limit: &[usize], strides: Option<&[usize]>) -> Array {
+    let x = &x.into_array();
     let strides = strides.map(Into::into).unwrap_or_else(|| SmallVec::from_elem(1, x.ndim()));
     bind1(Slice { start: start.into(), limit: limit.into(), strides }, std::slice::from_ref(x))
 }
@@ -400,7 +408,8 @@ pub fn concatenate(arrays: &[Array], dim: impl Dim) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn rev(x: &Array, dims: &[impl Dim]) -> Array {
+pub fn rev(x: impl ArrayLike, dims: &[impl Dim]) -> Array {
+    let x = &x.into_array();
     match dims.iter().map(|d| d.of(x.ndim())).collect() {
         Ok(dims) => bind1(Reverse { dims }, std::slice::from_ref(x)),
         Err(e) => Array::from_result(Err(e), x),
@@ -417,7 +426,8 @@ pub fn rev(x: &Array, dims: &[impl Dim]) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn pad(x: &Array, value: &Array, config: &[(i64, i64, i64)]) -> Array {
+pub fn pad(x: impl ArrayLike, value: impl ArrayLike, config: &[(i64, i64, i64)]) -> Array {
+    let (x, value) = (&x.into_array(), &value.into_array());
     let addends = x.aval_ref().and_then(Aval::sharding).is_some_and(|typed| !typed.unreduced().is_empty());
     let zero = matches!(&value.0, Repr::Literal(number) if number.value.is_zero());
     if addends && !zero {
@@ -467,7 +477,8 @@ pub fn broadcasted_iota(dtype: DType, shape: impl IntoShape, dim: impl Dim) -> A
 /// # Errors
 /// The result carries an error for dtypes that are not floating point, and for more bits than float64 has.
 #[track_caller]
-pub fn reduce_precision(x: &Array, exponent_bits: u32, mantissa_bits: u32) -> Array {
+pub fn reduce_precision(x: impl ArrayLike, exponent_bits: u32, mantissa_bits: u32) -> Array {
+    let x = &x.into_array();
     ReducePrecision { exponent_bits, mantissa_bits }.apply(x)
 }
 
@@ -497,7 +508,8 @@ pub(crate) fn trunc(x: &Array) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn complex(re: &Array, im: &Array) -> Array {
+pub fn complex(re: impl ArrayLike, im: impl ArrayLike) -> Array {
+    let (re, im) = (&re.into_array(), &im.into_array());
     COMPLEX.apply(re, im)
 }
 
@@ -510,7 +522,8 @@ pub fn complex(re: &Array, im: &Array) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn bitcast_convert_type(x: &Array, dtype: DType) -> Array {
+pub fn bitcast_convert_type(x: impl ArrayLike, dtype: DType) -> Array {
+    let x = &x.into_array();
     BitcastConvert { dtype }.apply(x)
 }
 
@@ -522,7 +535,8 @@ pub fn bitcast_convert_type(x: &Array, dtype: DType) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn div(x: &Array, y: &Array) -> Array {
+pub fn div(x: impl ArrayLike, y: impl ArrayLike) -> Array {
+    let (x, y) = (&x.into_array(), &y.into_array());
     DIV.apply(x, y)
 }
 
@@ -534,7 +548,8 @@ pub fn div(x: &Array, y: &Array) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn rem(x: &Array, y: &Array) -> Array {
+pub fn rem(x: impl ArrayLike, y: impl ArrayLike) -> Array {
+    let (x, y) = (&x.into_array(), &y.into_array());
     REM.apply(x, y)
 }
 
@@ -572,7 +587,8 @@ pub fn polynomial(x: impl ArrayLike, coefficients: impl IntoIterator<Item = impl
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn shift_right_arithmetic(x: &Array, y: &Array) -> Array {
+pub fn shift_right_arithmetic(x: impl ArrayLike, y: impl ArrayLike) -> Array {
+    let (x, y) = (&x.into_array(), &y.into_array());
     SHIFT_RIGHT_ARITHMETIC.apply(x, y)
 }
 
@@ -584,7 +600,8 @@ pub fn shift_right_arithmetic(x: &Array, y: &Array) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn shift_right_logical(x: &Array, y: &Array) -> Array {
+pub fn shift_right_logical(x: impl ArrayLike, y: impl ArrayLike) -> Array {
+    let (x, y) = (&x.into_array(), &y.into_array());
     SHIFT_RIGHT_LOGICAL.apply(x, y)
 }
 

@@ -6,12 +6,14 @@ use crate::core::program::trace::or_failed;
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::lax;
+use crate::ops::operators::ArrayLike;
 use crate::ops::select::where_;
 
 impl DotOptions {
     /// See [`ragged_dot`](ragged_dot()).
     #[track_caller]
-    pub fn ragged_dot(&self, lhs: &Array, rhs: &Array, group_sizes: &Array) -> Array {
+    pub fn ragged_dot(&self, lhs: impl ArrayLike, rhs: impl ArrayLike, group_sizes: impl ArrayLike) -> Array {
+        let (lhs, rhs, group_sizes) = (&lhs.into_array(), &rhs.into_array(), &group_sizes.into_array());
         or_failed(lhs, || {
             check(lhs, rhs, group_sizes)?;
             let groups = rhs.shape()[0];
@@ -66,6 +68,7 @@ fn check(lhs: &Array, rhs: &Array, group_sizes: &Array) -> Result<()> {
 /// # Errors
 /// The result carries an error for shapes that do not fit, and sizes that are not integers.
 #[track_caller]
-pub fn ragged_dot(lhs: &Array, rhs: &Array, group_sizes: &Array) -> Array {
+pub fn ragged_dot(lhs: impl ArrayLike, rhs: impl ArrayLike, group_sizes: impl ArrayLike) -> Array {
+    let (lhs, rhs, group_sizes) = (&lhs.into_array(), &rhs.into_array(), &group_sizes.into_array());
     DotOptions::new().ragged_dot(lhs, rhs, group_sizes)
 }

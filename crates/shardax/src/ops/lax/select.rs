@@ -20,7 +20,8 @@ use crate::ops::primitive::clamp::Clamp;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn select(pred: &Array, on_true: &Array, on_false: &Array) -> Array {
+pub fn select(pred: impl ArrayLike, on_true: impl ArrayLike, on_false: impl ArrayLike) -> Array {
+    let (pred, on_true, on_false) = (&pred.into_array(), &on_true.into_array(), &on_false.into_array());
     Select.apply(pred, on_false, on_true)
 }
 
@@ -34,7 +35,8 @@ pub fn select(pred: &Array, on_true: &Array, on_false: &Array) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn select_n(which: &Array, cases: &[Array]) -> Array {
+pub fn select_n(which: impl ArrayLike, cases: &[Array]) -> Array {
+    let which = &which.into_array();
     let Some((first, rest)) = cases.split_first() else {
         return Array::from_result(
             Err(err!(Type, "select_n() must have at least one case").help("pass at least one array to choose from")),
@@ -69,7 +71,8 @@ pub fn select_n(which: &Array, cases: &[Array]) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn clamp(min: impl ArrayLike, x: &Array, max: impl ArrayLike) -> Array {
+pub fn clamp(min: impl ArrayLike, x: impl ArrayLike, max: impl ArrayLike) -> Array {
+    let x = &x.into_array();
     let [min, max] = [min.into_array(), max.into_array()]
         .map(|bound| if bound.weak_type() { bound.astype(x.dtype()) } else { bound });
     bind1(Clamp, &[min, x.clone(), max])

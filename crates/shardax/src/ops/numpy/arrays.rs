@@ -2,7 +2,7 @@
 
 use super::indexing::{IntoAxis, with_axis};
 use super::options::options;
-use super::{broadcast_any_ranks, checked_or_failed, concatenate, convert, filled, where_};
+use super::{IntoSections, Sections, broadcast_any_ranks, checked_or_failed, concatenate, convert, filled, where_};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
@@ -64,7 +64,8 @@ pub fn broadcast_arrays(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Res
     Ok(arrays.iter().map(|x| x.broadcast_to(&shape)).collect())
 }
 
-/// Splits along `axis` into `parts` arrays. Their sizes differ by at most 1; larger arrays come first.
+/// Splits along `axis` into a number of arrays whose sizes differ by at most 1, larger arrays first, or before each of
+/// several places, as [`Array::split`] does.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -77,10 +78,14 @@ pub fn broadcast_arrays(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Res
 /// # Errors
 /// Returns an error for 0 parts.
 #[track_caller]
-pub fn array_split(x: impl ArrayLike, parts: usize, axis: impl AxisNumber) -> Result<Vec<Array>> {
+pub fn array_split(x: impl ArrayLike, sections: impl IntoSections, axis: impl AxisNumber) -> Result<Vec<Array>> {
     let axis = axis.axis_number();
-    let _line = source::enter();
     let x = x.into_array();
+    let parts = match sections.into_sections() {
+        Sections::Parts(parts) => parts,
+        Sections::Places(places) => return x.split(places, axis),
+    };
+    let _line = source::enter();
     x.check()?;
     let axis_index = normalize_axis(axis as isize, x.ndim()).at_caller()?;
     let n = x.shape()[axis_index];
@@ -93,14 +98,13 @@ pub fn array_split(x: impl ArrayLike, parts: usize, axis: impl AxisNumber) -> Re
     x.split_at(&places, axis)
 }
 
-/// Splits into parts of equal size; see [`Array::split`].
+/// Splits into parts of equal size, or before each of several places; see [`Array::split`].
 ///
 /// # Errors
 /// Returns an error in the same cases as [`Array::split`].
 #[track_caller]
-pub fn split(x: impl ArrayLike, parts: usize, axis: impl AxisNumber) -> Result<Vec<Array>> {
-    let axis = axis.axis_number();
-    x.into_array().split(parts, axis)
+pub fn split(x: impl ArrayLike, sections: impl IntoSections, axis: impl AxisNumber) -> Result<Vec<Array>> {
+    x.into_array().split(sections, axis)
 }
 
 /// Splits along the second dimension; a vector is split along its only dimension.
@@ -115,9 +119,9 @@ pub fn split(x: impl ArrayLike, parts: usize, axis: impl AxisNumber) -> Result<V
 /// # Errors
 /// Returns an error if `x` failed, has no such dimension, or cannot be divided into `parts` equal parts.
 #[track_caller]
-pub fn hsplit(x: impl ArrayLike, parts: usize) -> Result<Vec<Array>> {
+pub fn hsplit(x: impl ArrayLike, sections: impl IntoSections) -> Result<Vec<Array>> {
     let x = x.into_array();
-    x.split(parts, i32::from(x.ndim() > 1))
+    x.split(sections, i32::from(x.ndim() > 1))
 }
 
 /// Splits along the first dimension.
@@ -132,8 +136,8 @@ pub fn hsplit(x: impl ArrayLike, parts: usize) -> Result<Vec<Array>> {
 /// # Errors
 /// Returns an error if `x` failed, has no such dimension, or cannot be divided into `parts` equal parts.
 #[track_caller]
-pub fn vsplit(x: impl ArrayLike, parts: usize) -> Result<Vec<Array>> {
-    x.into_array().split(parts, 0)
+pub fn vsplit(x: impl ArrayLike, sections: impl IntoSections) -> Result<Vec<Array>> {
+    x.into_array().split(sections, 0)
 }
 
 /// Splits along the third dimension.
@@ -147,8 +151,8 @@ pub fn vsplit(x: impl ArrayLike, parts: usize) -> Result<Vec<Array>> {
 /// # Errors
 /// Returns an error if `x` failed, has no such dimension, or cannot be divided into `parts` equal parts.
 #[track_caller]
-pub fn dsplit(x: impl ArrayLike, parts: usize) -> Result<Vec<Array>> {
-    x.into_array().split(parts, 2)
+pub fn dsplit(x: impl ArrayLike, sections: impl IntoSections) -> Result<Vec<Array>> {
+    x.into_array().split(sections, 2)
 }
 
 /// Indices along an axis: a number, a list, or an array of integers. Negative indices count from the end.

@@ -265,7 +265,7 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn cummax(&self, axis: impl IntoAxis) -> Array {
-        self.along(axis, lax::cummax)
+        self.along(axis, |x, axis| lax::cummax(x, axis))
     }
 
     /// Returns the cumulative minimum along `axis`.
@@ -277,7 +277,7 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn cummin(&self, axis: impl IntoAxis) -> Array {
-        self.along(axis, lax::cummin)
+        self.along(axis, |x, axis| lax::cummin(x, axis))
     }
 
     #[track_caller]

@@ -225,7 +225,8 @@ macro_rules! matrix_functions {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $t:ty),*);)*) => {$(
         $(#[$doc])*
         #[track_caller]
-        pub fn $name(x: &Array, $($arg: $t),*) -> Array {
+        pub fn $name(x: impl ArrayLike, $($arg: $t),*) -> Array {
+            let x = &x.into_array();
             x.$name($($arg),*)
         }
     )*};

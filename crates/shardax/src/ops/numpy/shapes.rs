@@ -296,20 +296,54 @@ impl Array {
         bind1(BroadcastInDim { shape: shape.into(), dims, out }, std::slice::from_ref(self))
     }
 
-    /// Splits into `parts` arrays of equal size along `axis`.
+    /// Splits along `axis` into a number of arrays of equal size, or before each of several places. Negative places count
+    /// from the end.
+    ///
+    /// [`split_n`](Array::split_n) destructures parts of equal size.
     ///
     /// ```
     /// # use shardax::prelude::*;
     /// let parts = arange(0..6).split(3, 0)?;
     /// assert_eq!(parts[1].to_vec::<i32>()?, [2, 3]);
+    /// let parts = arange(0..6).split([1, 4], 0)?;
+    /// assert_eq!(parts[1].to_vec::<i32>()?, [1, 2, 3]);
     /// # Ok::<(), shardax::Error>(())
     /// ```
     ///
     /// # Errors
-    /// Returns an error if the array failed, if `axis` is out of bounds, or if its size is not a multiple of `parts`.
+    /// Returns an error if the array failed, if `axis` is out of bounds, or if its size is not a multiple of the number of
+    /// parts.
     #[track_caller]
-    pub fn split(&self, parts: usize, axis: impl AxisNumber) -> Result<Vec<Array>> {
+    pub fn split(&self, sections: impl IntoSections, axis: impl AxisNumber) -> Result<Vec<Array>> {
         let axis = axis.axis_number();
+        match sections.into_sections() {
+            Sections::Parts(parts) => self.split_evenly(parts, axis),
+            Sections::Places(places) => {
+                let size = self.axis_size_or_zero(axis);
+                self.split_at(&places.iter().map(|&place| from_start(place, size)).collect::<Vec<_>>(), axis)
+            }
+        }
+    }
+
+    /// Splits along `axis` into arrays of equal size, and destructures them.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let [gate, value] = arange(0..6).split_n(0)?;
+    /// assert_eq!((gate.to_vec::<i32>()?, value.to_vec::<i32>()?), (vec![0, 1, 2], vec![3, 4, 5]));
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the array failed, if `axis` is out of bounds, or if its size is not a multiple of `N`.
+    #[track_caller]
+    pub fn split_n<const N: usize>(&self, axis: impl AxisNumber) -> Result<[Array; N]> {
+        let parts = self.split_evenly(N, axis.axis_number())?;
+        Ok(<[Array; N]>::try_from(parts).expect("a split into N parts has N parts"))
+    }
+
+    #[track_caller]
+    fn split_evenly(&self, parts: usize, axis: i32) -> Result<Vec<Array>> {
         let _line = source::enter();
         self.check()?;
         let axis = normalize_axis(axis as isize, self.ndim()).at_caller()?;
@@ -325,7 +359,76 @@ impl Array {
         let step = n / parts;
         Ok((0..parts).map(|i| lax::slice_in_dim(self, i * step, (i + 1) * step, axis)).collect())
     }
+
+    /// Returns the size of an axis, or 0 if there is no such axis, which the operation on it reports.
+    pub(crate) fn axis_size_or_zero(&self, axis: i32) -> usize {
+        normalize_axis(axis as isize, self.ndim()).map_or(0, |axis| self.shape()[axis])
+    }
 }
+
+/// Converts a place that can be negative to a distance from the start of an axis.
+pub(crate) fn from_start(place: i64, size: usize) -> usize {
+    let from_front = if place < 0 { place.saturating_add(size as i64).max(0) } else { place };
+    usize::try_from(from_front).unwrap_or(usize::MAX)
+}
+
+/// A number of parts, or the places between them: see [`Array::split`].
+#[derive(Clone, Debug)]
+pub enum Sections {
+    /// A number of parts.
+    Parts(usize),
+    /// Places where parts begin; negative places count from the end.
+    Places(Vec<i64>),
+}
+
+/// Sections of an axis: a number of parts, or a list of the places where parts begin.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say how to split an axis",
+    label = "neither a number of parts nor a list of places",
+    note = "a number of parts, or the places where parts begin: `x.split(2, 0)`, `x.split([2, 5], -1)`"
+)]
+pub trait IntoSections {
+    /// The sections as they were passed.
+    fn into_sections(self) -> Sections;
+}
+
+macro_rules! into_sections {
+    ($($t:ty)*) => {$(
+        impl IntoSections for $t {
+            fn into_sections(self) -> Sections {
+                // A negative number is no number of parts, as 0 is not.
+                Sections::Parts(usize::try_from(self).unwrap_or(0))
+            }
+        }
+        impl<const N: usize> IntoSections for [$t; N] {
+            fn into_sections(self) -> Sections {
+                self.as_slice().into_sections()
+            }
+        }
+        impl<const N: usize> IntoSections for &[$t; N] {
+            fn into_sections(self) -> Sections {
+                self.as_slice().into_sections()
+            }
+        }
+        impl IntoSections for &[$t] {
+            fn into_sections(self) -> Sections {
+                Sections::Places(self.iter().map(|&place| i64::try_from(place).unwrap_or(i64::MAX)).collect())
+            }
+        }
+        impl IntoSections for Vec<$t> {
+            fn into_sections(self) -> Sections {
+                self.as_slice().into_sections()
+            }
+        }
+        impl IntoSections for &Vec<$t> {
+            fn into_sections(self) -> Sections {
+                self.as_slice().into_sections()
+            }
+        }
+    )*};
+}
+
+into_sections!(i32 i64 usize);
 
 impl Array {
     /// Splits along `axis` before each of `places`. A place beyond the end, or before the previous place, results in an empty part.

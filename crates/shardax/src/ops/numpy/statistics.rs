@@ -191,7 +191,8 @@ macro_rules! without_nan {
     ($($(#[$doc:meta])* $name:ident($x:ident, $valid:ident, $axes:ident) => $value:expr;)*) => {$(
         $(#[$doc])*
         #[track_caller]
-        pub fn $name($x: &Array, axes: impl IntoReduction) -> Array {
+        pub fn $name($x: impl ArrayLike, axes: impl IntoReduction) -> Array {
+            let $x = &$x.into_array();
             checked_or_failed($x, || {
                 let $axes = axes.into_reduction();
                 // As in JAX, a result over no elements is a constant, whose slope is 0 although the value is 0 / 0.

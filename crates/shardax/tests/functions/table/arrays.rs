@@ -118,7 +118,8 @@ table! {
     "Array::size" => |c| done(c.x.size());
     "Array::sort" => |c| same!(c; c.x.sort(c.i), c.x.sort(..));
     "Array::sort_descending" => |c| c.x.sort_descending(c.i);
-    "Array::split" => |c| c.x.split(c.n, c.i);
+    "Array::split" => |c| same!(c; c.x.split(c.n, c.i), c.x.split([c.i, 1, 0], c.i));
+    "Array::split_n" => |c| c.x.split_n::<3>(c.i).map(|parts| parts.to_vec());
     "Array::split_at" => |c| c.x.split_at(&[c.n, 1, 0], c.i);
     "Array::sqrt" => |c| c.x.sqrt();
     "Array::square" => |c| c.x.square();
