@@ -212,13 +212,16 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
     }
     if Bert::read(&config).is_ok() {
         return sharded(folder, rules, |model: &Bert, input| {
-            let forward = jit(|model: Bert, tokens: Array, mask: Array, kinds: Option<Array>, boxes: Option<Array>| {
+            let forward = jit(|model: Bert, tokens: Array, mask: Array, more: [Option<Array>; 3]| {
+                let [kinds, boxes, global] = more;
                 let options = BertOptions::new().attention_mask(mask);
                 let options = kinds.into_iter().fold(options, BertOptions::token_type_ids);
-                model.forward(tokens, &boxes.into_iter().fold(options, BertOptions::boxes))
+                let options = boxes.into_iter().fold(options, BertOptions::boxes);
+                model.forward(tokens, &global.into_iter().fold(options, BertOptions::global_attention))
             });
             let (tokens, mask) = masked(input)?;
-            Ok(vec![("logits", forward.call((model, tokens, mask, input("token_type_ids").ok(), input("bbox").ok()))?)])
+            let more = ["token_type_ids", "bbox", "global_attention_mask"].map(|name| input(name).ok());
+            Ok(vec![("logits", forward.call((model, tokens, mask, more))?)])
         });
     }
     if ModernBert::read(&config).is_ok() {

@@ -8,7 +8,7 @@ use crate::decoder::{check_positions, check_tokens};
 use crate::encoder_decoder::distance_bias;
 use crate::error::value_error;
 use crate::ranks::allow_any_ranks;
-use crate::shardings::{first_token, gather_mask};
+use crate::shardings::{first_token, gather_mask, gather_positions};
 use crate::{Activation, Mlp};
 
 /// The architecture of a [`Bert`].
@@ -39,6 +39,8 @@ pub struct BertConfig {
     pub type_vocab_size: usize,
     /// The number of task types; 0 if the model has none. All tokens have the first one.
     pub task_type_vocab_size: usize,
+    /// The number of tokens before and after a token that it sees, for each block, as in Longformer; empty if a token sees all tokens.
+    pub windows: Vec<usize>,
     /// The number of coordinates of boxes of words on a page, as in LayoutLM; 0 if the model does not read boxes.
     pub box_size: usize,
     /// The features of the head for masked tokens, if its last layer is not the token table, as in RemBERT.
@@ -109,7 +111,7 @@ impl BertHead {
 /// classify texts or tokens, or compute features.
 ///
 /// The model type is `bert`, `ernie`, `roberta`, `xlm-roberta`, `camembert`, `data2vec-text`, `roberta-prelayernorm`, `megatron-bert`, `xlm-roberta-xl`,
-/// `distilbert`, `mpnet`, `albert`, `electra`, `roformer`, `nomic_bert`, `gte`, `jina_embeddings_v3`, `esm`, `layoutlm` or `rembert`; the field `architectures` chooses the [head](BertHead).
+/// `distilbert`, `mpnet`, `albert`, `electra`, `roformer`, `nomic_bert`, `gte`, `jina_embeddings_v3`, `esm`, `layoutlm`, `rembert` or `longformer`; the field `architectures` chooses the [head](BertHead).
 #[derive(Module, Clone, Debug)]
 pub struct Bert {
     tokens: Embed,
@@ -196,6 +198,59 @@ pub(super) struct EncoderLayer {
     pub norm: LayerNorm,
     pub mlp: Mlp,
     pub mlp_norm: LayerNorm,
+    /// The attention of single tokens to all tokens, if the other tokens see only their neighbors.
+    pub global: Option<GlobalAttention>,
+}
+
+/// The queries, keys and values of tokens that see all tokens, in Longformer.
+#[derive(Module, Clone, Debug)]
+pub(super) struct GlobalAttention {
+    query: LinearGeneral,
+    key: Option<LinearGeneral>,
+    value: Option<LinearGeneral>,
+    /// The number of tokens before and after another token that it sees.
+    window: usize,
+}
+
+/// The tokens that are no padding, `[batch, length]`, and the tokens that see all tokens and that all tokens see.
+struct Scope {
+    visible: Array,
+    global: Option<Array>,
+}
+
+impl GlobalAttention {
+    fn new(window: usize, config: &BertConfig, rngs: &mut Rngs) -> GlobalAttention {
+        let MultiHeadAttention { query, key, value, .. } =
+            attention(config.num_attention_heads, config.hidden_size).build(rngs);
+        GlobalAttention { query, key, value, window }
+    }
+
+    /// Computes the outputs of heads, `[batch, length, heads, depth]`, with all scores. Padding has the output 0.
+    fn attend(&self, attention: &MultiHeadAttention, x: &Array, scope: &Scope) -> Option<Array> {
+        let length = x.shape()[1] as i32;
+        let keys = scope.visible.expand_dims(1).expand_dims(1);
+        let places = arange(0..length);
+        let near = (places.expand_dims(1) - &places).abs().less_equal(self.window as i32);
+        let seen = match &scope.global {
+            Some(global) => near | global.expand_dims(1).expand_dims(1),
+            None => near,
+        };
+        let mut y = AttentionOptions::new().mask(&keys & seen).dot_product_attention(
+            attention.query.forward(x),
+            attention.key.as_ref()?.forward(x),
+            attention.value.as_ref()?.forward(x),
+        );
+        if let Some(global) = &scope.global {
+            let everywhere = AttentionOptions::new().mask(keys).dot_product_attention(
+                self.query.forward(x),
+                self.key.as_ref()?.forward(x),
+                self.value.as_ref()?.forward(x),
+            );
+            y = where_(global.expand_dims(-1).expand_dims(-1), everywhere, y);
+        }
+        let visible = scope.visible.expand_dims(-1).expand_dims(-1);
+        Some(where_(visible, &y, zeros_like(&y)))
+    }
 }
 
 /// Token types and a mask for the tokens of a [`Bert`].
@@ -204,6 +259,7 @@ pub struct BertOptions {
     token_type_ids: Option<Array>,
     attention_mask: Option<Array>,
     boxes: Option<Array>,
+    global: Option<Array>,
 }
 
 impl BertOptions {
@@ -232,6 +288,13 @@ impl BertOptions {
         self
     }
 
+    /// Sets the tokens that see all tokens and that all tokens see, `[batch, length]`, for models whose other tokens see only their
+    /// neighbors (Longformer). By default, this is the first token if the model classifies texts, otherwise no token.
+    pub fn global_attention(mut self, mask: impl ArrayLike) -> Self {
+        self.global = Some(mask.into_array());
+        self
+    }
+
     /// Returns the token types, if they are set.
     pub(super) fn kinds(&self) -> Option<&Array> {
         self.token_type_ids.as_ref()
@@ -254,8 +317,23 @@ impl EncoderLayer {
             let x = &x + self.attention.attend(&y, &y, &y, options);
             return &x + self.mlp.forward(self.mlp_norm.forward(&x));
         }
-        let x = self.norm.forward(&x + self.attention.attend(&x, &x, &x, options));
+        self.after_attention(&x, self.attention.attend(&x, &x, &x, options))
+    }
+
+    /// Applies the rest of a block that normalizes its sums.
+    fn after_attention(&self, x: &Array, attended: Array) -> Array {
+        let x = self.norm.forward(x + attended);
         self.mlp_norm.forward(&x + self.mlp.forward(&x))
+    }
+
+    /// Applies the block, whose attention has a window in Longformer.
+    fn forward_in(&self, x: Array, options: AttentionOptions, pre_norms: bool, scope: Option<&Scope>) -> Array {
+        let heads =
+            self.global.as_ref().zip(scope).and_then(|(global, scope)| global.attend(&self.attention, &x, scope));
+        match heads {
+            Some(heads) => self.after_attention(&x, self.attention.out.forward(heads)),
+            None => self.forward(x, options, pre_norms),
+        }
     }
 }
 
@@ -294,6 +372,17 @@ impl Bert {
         let visible = options.mask().filter(|_| self.hides_padding);
         let x = visible.iter().fold(x, |x, mask| &x * mask.astype(x.dtype()).expand_dims(-1));
         let mut x = self.projection.iter().fold(x, |x, layer| layer.forward(x));
+        let scope = self.scope(&tokens, options);
+        if scope.is_some() {
+            // Windows need the neighbors of the positions of each device.
+            x = gather_positions(x);
+        } else if options.global.is_some() {
+            let error = value_error(
+                "Bert: all tokens of the model see all tokens",
+                "call `forward` without `global_attention`",
+            );
+            return Array::from_error(error, &tokens);
+        }
         let bias = self.distances.as_ref().map(|table| {
             let places = arange(0..length as i32);
             distance_bias(table, &places, &places, (true, MAX_DISTANCE), length)
@@ -303,9 +392,22 @@ impl Bert {
         for block in self.block_order.iter().filter_map(|index| self.blocks.get(*index)) {
             let options = bias.iter().fold(AttentionOptions::new(), |options, bias| options.bias(bias));
             let options = mask.iter().fold(options, |options, mask| options.mask(mask));
-            x = block.forward(x, options, self.pre_norms);
+            x = block.forward_in(x, options, self.pre_norms, scope.as_ref());
         }
         self.final_norm.iter().fold(x, |x, norm| norm.forward(x))
+    }
+
+    /// Returns the tokens that see all tokens, if the other tokens see only their neighbors.
+    fn scope(&self, tokens: &Array, options: &BertOptions) -> Option<Scope> {
+        self.blocks.first()?.global.as_ref()?;
+        let mask = |mask: &Array| gather_mask(mask.astype(DType::Bool));
+        let first = || arange(0..tokens.shape().last().copied().unwrap_or(0) as i32).equal(0);
+        let global = match &options.global {
+            Some(global) => Some(mask(global)),
+            None => self.pools.then(|| mask(&first().broadcast_to(tokens.shape().to_vec()))),
+        };
+        let visible = options.mask().map_or_else(|| ones_dtype(tokens.shape(), DType::Bool), mask);
+        Some(Scope { global: global.map(|global| global & &visible), visible })
     }
 
     /// Adds the embeddings of boxes, if the model reads them.
@@ -407,13 +509,14 @@ pub(super) fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
     let positions =
         (config.max_position_embeddings > 0).then(|| Embed::new(config.max_position_embeddings, embedded, rngs));
     let kinds = (config.type_vocab_size > 0).then(|| Embed::new(config.type_vocab_size, embedded, rngs));
-    let blocks = (0..config.num_hidden_layers).map(|_| {
+    let blocks = (0..config.num_hidden_layers).map(|index| {
         let builder = attention(config.num_attention_heads, features).use_bias(config.attention_bias);
         EncoderLayer {
             attention: config.rope.clone().into_iter().fold(builder, MultiHeadAttentionBuilder::rope).build(rngs),
             norm: norm(features, rngs),
             mlp: make_mlp(config, rngs),
             mlp_norm: norm(features, rngs),
+            global: config.windows.get(index).map(|window| GlobalAttention::new(*window, config, rngs)),
         }
     });
     let blocks = blocks.collect();

@@ -10,7 +10,7 @@ use super::{Config, KeyMap, Layout, Pretrained, known_type};
 use crate::Activation;
 
 /// The supported model types.
-pub(super) const KNOWN: [&str; 20] = [
+pub(super) const KNOWN: [&str; 21] = [
     "bert",
     "ernie",
     "roberta",
@@ -31,6 +31,7 @@ pub(super) const KNOWN: [&str; 20] = [
     "xlm-roberta-xl",
     "layoutlm",
     "rembert",
+    "longformer",
 ];
 
 /// The maximal number of blocks in a group of an ALBERT model. No published model has more than one.
@@ -133,7 +134,8 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
             | "data2vec-text"
             | "roberta-prelayernorm"
             | "esm"
-            | "xlm-roberta-xl" => fields.number_or("pad_token_id", 1.0)? as usize + 1,
+            | "xlm-roberta-xl"
+            | "longformer" => fields.number_or("pad_token_id", 1.0)? as usize + 1,
             "mpnet" => 2,
             _ => 0,
         },
@@ -146,6 +148,7 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
             "ernie" if fields.flag("use_task_id")? => fields.size("task_type_vocab_size")?,
             _ => 0,
         },
+        windows: if kind == "longformer" { windows(fields, layers)? } else { Vec::new() },
         box_size: if kind == "layoutlm" { fields.size("max_2d_position_embeddings")? } else { 0 },
         output_embedding_size: match kind {
             "rembert" => Some(fields.size("output_embedding_size")?),
@@ -218,6 +221,22 @@ fn check_and_skip(fields: &Fields, kind: &str, head: BertHead) -> Result<()> {
         fields.skip(&["sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_"]);
     }
     Ok(())
+}
+
+/// Returns the number of tokens before and after a token that it sees in each layer. The field counts both.
+fn windows(fields: &Fields, layers: usize) -> Result<Vec<usize>> {
+    // No class reads these.
+    fields.skip(&["attention_mode", "ignore_attention_mask"]);
+    let is_list = fields.value("attention_window").is_some_and(|value| value.is_array());
+    let windows =
+        if is_list { fields.size_list("attention_window")? } else { vec![fields.size("attention_window")?; layers] };
+    if windows.len() != layers {
+        return Err(fields.error(format!("`attention_window` has {} entries for {layers} layers", windows.len())));
+    }
+    match windows.iter().find(|window| **window % 2 == 1 || **window > i32::MAX as usize) {
+        Some(window) => Err(fields.error(format!("`attention_window` has {window}, but must be even"))),
+        None => Ok(windows.into_iter().map(|window| window / 2).collect()),
+    }
 }
 
 /// Returns `true` if an ESM model has rotary positions instead of a position table.
@@ -349,6 +368,9 @@ fn keys(kind: &str, config: &BertConfig) -> KeyMap {
         .array("kinds.embedding", format!("{prefix}embeddings.token_type_embeddings.weight"), Layout::Same)
         .array("distances.embedding", format!("{prefix}encoder.relative_attention_bias.weight"), Layout::Same)
         .array("tasks.embedding", format!("{prefix}embeddings.task_type_embeddings.weight"), Layout::Same)
+        .linear("blocks[*].global.query", &format!("{prefix}encoder.layer.*.attention.self.query_global"))
+        .linear("blocks[*].global.key", &format!("{prefix}encoder.layer.*.attention.self.key_global"))
+        .linear("blocks[*].global.value", &format!("{prefix}encoder.layer.*.attention.self.value_global"))
         .array("boxes.x.embedding", format!("{prefix}embeddings.x_position_embeddings.weight"), Layout::Same)
         .array("boxes.y.embedding", format!("{prefix}embeddings.y_position_embeddings.weight"), Layout::Same)
         .array("boxes.height.embedding", format!("{prefix}embeddings.h_position_embeddings.weight"), Layout::Same)

@@ -175,6 +175,7 @@ impl Pretrained for SoundEncoder {
             norm: norm(features, rngs),
             mlp: Mlp::new(features, config.intermediate_size, config.hidden_act, false, true, rngs),
             mlp_norm: norm(features, rngs),
+            global: None,
         });
         let blocks = blocks.collect();
         let (projector, head) = match config.head {
