@@ -210,6 +210,8 @@ FAMILIES = [
     ("openai", "OpenAIGPT", {**GPT, "n_positions": 12}),
     ("persimmon", "Persimmon", {"hidden_size": 32}),
     ("biogpt", "BioGpt", {}),
+    # The class sets the sines of the padding token's number to zero.
+    ("xglm", "XGLM", {"d_model": 16, "ffn_dim": 24, "num_layers": 2, "attention_heads": 4, "pad_token_id": 1}),
     ("apertus", "Apertus", {**KV, "dtype": "float32"}),
     ("ministral3", "Ministral3", {**KV, "head_dim": 8, "rope_parameters": {**MINISTRAL, "original_max_position_embeddings": 3}}),
     ("exaone_moe", "ExaoneMoe", {**KV, **SMALL_EXPERTS, "num_experts": 6, "sliding_window": 4, "head_dim": 8,
@@ -354,6 +356,7 @@ def sizes_of(kind):
         "FalconMamba": SIZES,
         "Mamba2": SIZES,
         "NemotronH": ["num_hidden_layers"],
+        "XGLM": SIZES,
         "Dbrx": [*SIZES, "max_position_embeddings"],
     }.get(kind, [])
     return {key: value for key, value in DECODER.items() if key not in other}
@@ -713,6 +716,9 @@ ENCODERS = [
     ("megatron_bert", "MegatronBertForMaskedLM", {**SIZES, "hidden_act": "relu"}),
     ("megatron_bert_classes", "MegatronBertForSequenceClassification", SIZES),
     ("xlm_roberta_xl", "XLMRobertaXLForMaskedLM", SIZES),
+    # Tokens that see four, eight or all tokens.
+    ("longformer", "LongformerForMaskedLM", {**SIZES, "attention_window": [4, 8]}),
+    ("longformer_classes", "LongformerForSequenceClassification", {**SIZES, "attention_window": 4}),
     ("layoutlm", "LayoutLMForMaskedLM", {**SIZES, "max_2d_position_embeddings": 16}),
     ("layoutlm_classes", "LayoutLMForTokenClassification", {**SIZES, "max_2d_position_embeddings": 16}),
     ("rembert", "RemBertForMaskedLM", {**SIZES, "input_embedding_size": 6, "output_embedding_size": 10}),
@@ -737,6 +743,8 @@ def encoder_families(names):
             # The left and upper edges of words, and their sizes.
             edges, sizes = torch.randint(0, 8, (2, 7, 2)), torch.randint(0, 8, (2, 7, 2))
             inputs["bbox"] = torch.cat([edges, edges + sizes], 2)
+        if name == "longformer":
+            inputs["global_attention_mask"] = torch.tensor([[0, 0, 1, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0]])
         save(name, model, inputs)
     for name, source in [("sentence", "bert_model"), ("sentence_modern", "modernbert_model"), ("sentence_gemma", "gemma3_encoder")]:
         if not names or name in names:

@@ -60,6 +60,7 @@ OTHERS = {
                                        "roformer", "nomic_bert", "gte", "jina_embeddings_v3"]},
         "distilbert": {**TEXTS, **DISTILLED, "max_position_embeddings": 12},
         "albert": {**ENCODER, "embedding_size": 6},
+        "longformer": {**ENCODER, "attention_window": 4},
         "layoutlm": {**ENCODER, "max_2d_position_embeddings": 16},
         "rembert": {**ENCODER, "input_embedding_size": 6, "output_embedding_size": 10},
         "electra": {**ENCODER, "embedding_size": 6},

@@ -162,6 +162,10 @@ impl DecoderConfig {
             let message = format!("{per_token} of {count} experts of {hidden} features do not fit each other");
             return Err(value_error(message, "give experts of 1 or more features, and as many of a token or more"));
         }
+        if self.positions == Positions::Sines && !self.features.is_multiple_of(2) {
+            let message = format!("sines and cosines of positions cannot fill {} features", self.features);
+            return Err(value_error(message, "choose an even number of features"));
+        }
         if let Positions::Learned(length) = self.positions
             && self.first_position >= length
         {
@@ -315,7 +319,7 @@ impl DecoderConfig {
         let experts = self.experts.as_ref().map_or(0, |experts| experts.count.saturating_mul(experts.hidden));
         let learned = match self.positions {
             Positions::Learned(length) => length,
-            Positions::Rotary(_) | Positions::Alibi(_) | Positions::RoundedAlibi(_) => 0,
+            Positions::Rotary(_) | Positions::Sines | Positions::Alibi(_) | Positions::RoundedAlibi(_) => 0,
         };
         vec![
             ("token table", self.vocab_size, self.embedding_features.unwrap_or(self.features)),

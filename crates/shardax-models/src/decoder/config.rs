@@ -326,6 +326,8 @@ pub enum Positions {
     Rotary(Rope),
     /// A learned table of this many positions is added to token embeddings.
     Learned(usize),
+    /// Sines and cosines of the positions are added to token embeddings. The number of features must be even.
+    Sines,
     /// Attention scores decrease with the distance ([ALiBi](https://arxiv.org/abs/2108.12409)). Each head has another
     /// slope; the smallest one is two to the minus this number.
     Alibi(f64),
@@ -540,7 +542,7 @@ impl DecoderConfig {
         let max_bias = match self.positions {
             Positions::Alibi(max_bias) => max_bias,
             Positions::RoundedAlibi(_) => 8.0,
-            Positions::Rotary(_) | Positions::Learned(_) => return None,
+            Positions::Rotary(_) | Positions::Sines | Positions::Learned(_) => return None,
         };
         // A number of heads that is no power of 2 has the slopes of the power below it, and every second slope of the
         // power above it.

@@ -73,6 +73,8 @@ pub struct Decoder {
     pub embedding_projection: Option<Linear>,
     /// The table of positions, of a model that learns them.
     pub positions: Option<Embed>,
+    /// True if sines and cosines of the positions are added to token embeddings.
+    has_sines: bool,
     /// Normalizes token embeddings, see [`DecoderConfig::embedding_norm`].
     pub embedding_norm: Option<Norm>,
     /// The embedding of tokens for all layers, see [`DecoderConfig::layer_embedding`].
@@ -135,7 +137,7 @@ impl Decoder {
             Positions::Learned(length) => {
                 Some(Embed::builder(length, features).axes([None, Some("embed")]).build(rngs))
             }
-            Positions::Rotary(_) | Positions::Alibi(_) | Positions::RoundedAlibi(_) => None,
+            Positions::Rotary(_) | Positions::Sines | Positions::Alibi(_) | Positions::RoundedAlibi(_) => None,
         };
         let embedding_norm = config.embedding_norm.then(|| Norm::new(config.norm, features, config.epsilon, rngs));
         let layer_embedding = config.layer_embedding.as_ref().map(|about| LayerEmbedding::new(config, about, rngs));
@@ -171,6 +173,7 @@ impl Decoder {
             embed,
             embedding_projection,
             positions,
+            has_sines: config.positions == Positions::Sines,
             embedding_norm,
             layer_embedding,
             stream_inputs,
@@ -377,6 +380,11 @@ impl Decoder {
         let x = self.embedding_projection.iter().fold(x, |x, layer| layer.forward(x));
         let x = match &self.positions {
             Some(table) => x + table.forward(positions() + self.first_position as i32),
+            None if self.has_sines => {
+                let features = x.shape().last().copied().unwrap_or(0);
+                let sines = sines_at(&(positions() + self.first_position as i32), features);
+                &x + sines.astype(x.dtype())
+            }
             None => x,
         };
         let x = self.embedding_norm.iter().fold(x, |x, norm| norm.forward(x));
@@ -413,6 +421,16 @@ pub(crate) fn check_tokens(model: &str, table: &Embed, tokens: &Array) -> Result
         }
         None => Ok(()),
     }
+}
+
+/// Returns the sines of positions in the first half of the features, and their cosines in the second half. The frequencies decrease from
+/// 1 to 1 / 10000.
+fn sines_at(positions: &Array, features: usize) -> Array {
+    let half = features / 2;
+    let last = half.saturating_sub(1).max(1) as f64;
+    let speeds: Vec<f32> = (0..half).map(|pair| 10_000f64.powf(-(pair as f64) / last) as f32).collect();
+    let angles = positions.astype(DType::F32).expand_dims(-1) * array(speeds);
+    concatenate(&[angles.sin(), angles.cos()], -1)
 }
 
 /// Returns an error for texts that are longer than a learned table from position `first` on. The table would return NaN.

@@ -14,7 +14,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 70] = [
+const OTHERS: [&str; 71] = [
     "albert",
     "bart",
     "beit",
@@ -46,6 +46,7 @@ const OTHERS: [&str; 70] = [
     "ijepa",
     "jina_embeddings_v3",
     "layoutlm",
+    "longformer",
     "m2m_100",
     "marian",
     "mbart",
@@ -378,6 +379,23 @@ fn configurations_of_encoders_load_or_say_why() -> Result<()> {
 }
 
 /// Fields of single layers must agree with the fields of all layers.
+#[test]
+fn windows_of_encoders_are_read_or_refused() -> Result<()> {
+    let read = |window: &str| {
+        let text = format!(
+            r#"{{"model_type": "longformer", "attention_mode": "longformer", "attention_window": {window}, "num_hidden_layers": 2,
+            "gradient_checkpointing": false, "ignore_attention_mask": false, "sep_token_id": 2}}"#
+        );
+        Ok::<_, Error>(Bert::read(&Config::from_json(&text)?)?.0.windows)
+    };
+    assert_eq!(read("512")?, [256, 256]);
+    assert_eq!(read("[4, 6]")?, [2, 3]);
+    fails(read("[4]").map(drop), &["`attention_window` has 1 entries for 2 layers"]);
+    fails(read("[4, 5]").map(drop), &["`attention_window` has 5, but must be even"]);
+    fails(read("0").map(drop), &["field `attention_window` must be a positive integer"]);
+    Ok(())
+}
+
 #[test]
 fn fields_of_single_layers_are_checked() -> Result<()> {
     fn read(text: &str) -> Result<shardax_models::DecoderConfig> {

@@ -27,7 +27,7 @@ use shardax_models::{
 use shardax_nn::prelude::*;
 
 /// Every decoder that there are files of.
-const DECODERS: [&str; 132] = [
+const DECODERS: [&str; 133] = [
     "gpt2",
     "llama",
     "llama3",
@@ -109,6 +109,7 @@ const DECODERS: [&str; 132] = [
     "openai",
     "persimmon",
     "biogpt",
+    "xglm",
     "apertus",
     "ministral3",
     "exaone_moe",
@@ -371,7 +372,7 @@ fn bert_has_the_logits_of_transformers() -> Result<()> {
 }
 
 /// Encoders with BERT's blocks and their heads. The inputs contain masked padding.
-const ENCODERS: [&str; 38] = [
+const ENCODERS: [&str; 40] = [
     "bert_model",
     "bert_classes",
     "bert_tokens",
@@ -410,6 +411,8 @@ const ENCODERS: [&str; 38] = [
     "layoutlm_classes",
     "rembert",
     "rembert_classes",
+    "longformer",
+    "longformer_classes",
 ];
 
 /// ModernBERT and its heads. The inputs contain masked padding.
@@ -422,13 +425,20 @@ const DEBERTA: [&str; 5] = ["deberta", "deberta_classes", "deberta_v2", "deberta
 #[test]
 fn encoders_have_the_results_of_transformers() -> Result<()> {
     setup();
-    let forward = jit(|model: Bert, tokens: Array, mask: Array, boxes: Option<Array>| {
+    let forward = jit(|model: Bert, tokens: Array, mask: Array, boxes: Option<Array>, global: Option<Array>| {
         let options = BertOptions::new().attention_mask(mask);
-        model.forward(tokens, &boxes.into_iter().fold(options, BertOptions::boxes))
+        let options = boxes.into_iter().fold(options, BertOptions::boxes);
+        model.forward(tokens, &global.into_iter().fold(options, BertOptions::global_attention))
     });
     for name in ENCODERS.into_iter().step_by(quick::one_of(8)) {
         let (case, model) = (case(name)?, Bert::from_pretrained(folder(name))?);
-        let arguments = (&model, case("input_ids")?, case("attention_mask")?, case("bbox").ok());
+        let arguments = (
+            &model,
+            case("input_ids")?,
+            case("attention_mask")?,
+            case("bbox").ok(),
+            case("global_attention_mask").ok(),
+        );
         alike(name, &forward.call(arguments)?, &case("logits")?)?;
     }
     // The classes differ, so each of them has a program of its own.
@@ -468,7 +478,7 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
 }
 
 #[test]
-fn boxes_of_words_are_checked() -> Result<()> {
+fn options_that_few_encoders_read_are_checked() -> Result<()> {
     setup();
     let (model, plain) = (Bert::from_pretrained(folder("layoutlm"))?, Bert::from_pretrained(folder("bert"))?);
     let forward = |boxes: Array| model.forward(array([[3, 4]]), &BertOptions::new().boxes(boxes));
@@ -478,6 +488,8 @@ fn boxes_of_words_are_checked() -> Result<()> {
     // The left edge is after the right one.
     fails(forward(array([[[3, 0, 1, 1], [0, 0, 1, 1]]])).check(), &["-2"]);
     fails(forward(array([[[0, 0, 1, 1], [0, 0, 1, 20]]])).check(), &["20"]);
+    let global = BertOptions::new().global_attention(array([[1, 0]]));
+    fails(plain.forward(array([[3, 4]]), &global).check(), &["all tokens of the model see all tokens"]);
     let options = BertOptions::new().boxes(zeros_dtype([1, 2, 4], DType::I32));
     fails(plain.forward(array([[3, 4]]), &options).check(), &["does not read boxes"]);
     Ok(())

@@ -48,6 +48,7 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
         ("llama", r#""rope_parameters": {"partial_rotary_factor": 0.5}"#, "`partial_rotary_factor` is 0.5"),
         ("llama", r#""rope_parameters": {"rope_type": "linear"}"#, "missing field `factor`"),
         ("llama", r#""layer_types": ["full_attention"]"#, "`layer_types` has 1 entries for 2 layers"),
+        ("xglm", r#""pad_token_id": 2"#, "`pad_token_id` is 2"),
         ("llama", r#""hidden_act": "sine""#, "the activation \"sine\" is not supported"),
         ("llama", r#""num_key_value_heads": 3"#, "num_key_value_heads (3) does not divide num_attention_heads (4)"),
         ("qwen2", r#""num_key_value_heads": 32"#, "num_key_value_heads (32) does not divide"),

@@ -70,10 +70,18 @@ pub(super) fn biogpt(fields: &Fields, _: &str) -> Read {
         ..sized
     };
     fields.skip(&["layer_norm_eps"]);
-    let keys = KeyMap::new()
+    let keys = block_keys()
         .prefix("biogpt.")
-        .array("embed.embedding", "embed_tokens.weight", Layout::Same)
         .array("positions.embedding", "embed_positions.weight", Layout::Same)
+        .linear("head", "output_projection")
+        .tied("output_projection.weight", "embed_tokens.weight");
+    Ok((config, keys))
+}
+
+/// Returns the names that BioGPT and XGLM share.
+fn block_keys() -> KeyMap {
+    KeyMap::new()
+        .array("embed.embedding", "embed_tokens.weight", Layout::Same)
         .norm("blocks[*].norm.0", "layers.*.self_attn_layer_norm")
         .linear("blocks[*].attention.query", "layers.*.self_attn.q_proj")
         .linear("blocks[*].attention.key", "layers.*.self_attn.k_proj")
@@ -83,8 +91,37 @@ pub(super) fn biogpt(fields: &Fields, _: &str) -> Read {
         .linear("blocks[*].mlp.up", "layers.*.fc1")
         .linear("blocks[*].mlp.down", "layers.*.fc2")
         .norm("norm.0", "layer_norm")
-        .linear("head", "output_projection")
-        .tied("output_projection.weight", "embed_tokens.weight");
+}
+
+/// Reads XGLM, which has the same blocks and sines of positions.
+pub(super) fn xglm(fields: &Fields, _: &str) -> Read {
+    let (features, heads) = (fields.size("d_model")?, fields.size("attention_heads")?);
+    fields.divides(("attention_heads", heads), ("d_model", features))?;
+    // The class sets the row of the padding token's number to zero in its table. No position has a smaller row than 2.
+    let padding = fields.number_or("pad_token_id", 1.0)?;
+    if padding >= OPT_FIRST_POSITION as f64 {
+        return Err(fields.error(format!("`pad_token_id` is {padding}, which would remove the sines of a position")));
+    }
+    fields.skip(&["layerdrop"]);
+    let config = DecoderConfig {
+        hidden: fields.size("ffn_dim")?,
+        positions: Positions::Sines,
+        first_position: OPT_FIRST_POSITION,
+        norm: NormKind::Layer,
+        epsilon: 1e-5,
+        activation: fields.activation("activation_function")?,
+        gated: false,
+        biases: Biases { head: false, ..Biases::ALL },
+        embedding_scale: fields.flag("scale_embedding")?.then(|| (features as f64).sqrt()),
+        tie_embeddings: fields.flag("tie_word_embeddings")?,
+        ..DecoderConfig::new(fields.size("vocab_size")?, fields.layers("num_layers")?, features, heads)
+    };
+    let keys = block_keys()
+        .prefix("model.")
+        .linear("head", "lm_head")
+        .tied("lm_head.weight", "embed_tokens.weight")
+        // Older files contain the table of sines.
+        .ignore("embed_positions.weights");
     Ok((config, keys))
 }
 

@@ -82,6 +82,7 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["persimmon"], gpt::persimmon),
     (&["opt"], bloom::opt),
     (&["biogpt"], bloom::biogpt),
+    (&["xglm"], bloom::xglm),
     (&["bloom"], bloom::bloom),
     (&["mpt"], bloom::mpt),
     (&["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "granitemoe", "gpt_oss"], experts::read),
