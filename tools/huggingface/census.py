@@ -22,6 +22,7 @@ KNOWN = {
     "huggingface/mobilenet.rs": [r"const KNOWN.*?\];"],
     "huggingface/wav2vec.rs": [r"const KNOWN.*?\];"],
     "huggingface/depth.rs": [r"check_type\(&fields[^)]*\)"],
+    "huggingface/spectrogram.rs": [r"check_type\([^)]*\)"],
     "huggingface/segformer.rs": [r"check_type\([^)]*\)"],
     "huggingface/swin.rs": [r"const KNOWN.*?\];"],
     "huggingface/deberta.rs": [r'has_type\("[^)]*\)', r"check_type\([^)]*\)"],

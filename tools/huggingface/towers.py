@@ -245,6 +245,20 @@ def sound(name, kind, is_masked=True, **options):
     written(name, model, {"input_values": samples, "attention_mask": mask, "logits": logits})
 
 
+AST = {**SIZES, "patch_size": 4, "frequency_stride": 3, "time_stride": 2, "max_length": 20, "num_mel_bins": 9}
+
+
+def spectrogram(name, kind, **options):
+    """An encoder of spectrograms."""
+    model = getattr(transformers, kind)
+    model = model(model.config_class(**AST, **options, num_labels=3))
+    randomize(model)
+    values = torch.randn(2, 20, 9)
+    with torch.no_grad():
+        output = model(values)
+    written(name, model, {"input_values": values, "logits": output.logits if "logits" in output else output.last_hidden_state})
+
+
 def mel():
     """The features of a second of sound, every tenth frame; `tests/huggingface/pairs.rs` makes the same sound."""
     i = np.arange(16000.0)
@@ -361,6 +375,8 @@ CASES = {
     "siglip2": siglip2,
     "whisper": whisper,
     "mel": mel,
+    "spectrogram": lambda: spectrogram("spectrogram", "ASTForAudioClassification"),
+    "spectrogram_model": lambda: spectrogram("spectrogram_model", "ASTModel", qkv_bias=False, hidden_act="relu", layer_norm_eps=0.01),
     # With norms of frames or of features, and kernels of even and odd size.
     "wav2vec2": lambda: sound("wav2vec2", "Wav2Vec2ForCTC", feat_extract_norm="layer", do_stable_layer_norm=True, conv_bias=True),
     "wav2vec2_classes": lambda: sound("wav2vec2_classes", "Wav2Vec2ForSequenceClassification", num_conv_pos_embeddings=5, hidden_act="relu"),

@@ -16,11 +16,11 @@ import sys
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import (AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForCTC, AutoModelForDepthEstimation, AutoModelForImageClassification, AutoModelForMaskedLM,
+from transformers import (AutoConfig, AutoModel, AutoModelForAudioClassification, AutoModelForCausalLM, AutoModelForCTC, AutoModelForDepthEstimation, AutoModelForImageClassification, AutoModelForMaskedLM,
                           AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoModelForZeroShotImageClassification)
 
 from defaults import defaults
-from towers import DEPTH, DEPTH_ENCODER, SEGFORMER, WAVES
+from towers import AST, DEPTH, DEPTH_ENCODER, SEGFORMER, WAVES
 from generate import DISTANCES, DISTILLED, FAMILIES, DECODER, GPT, KV, MODERN, SIZES, VOCABULARY, randomize, sizes_of
 
 transformers.logging.set_verbosity_error()
@@ -78,6 +78,7 @@ OTHERS = {
     AutoModelForDepthEstimation: {
         "depth_anything": {**DEPTH, "backbone_config": {"model_type": "dinov2", **DEPTH_ENCODER, "out_indices": [1, 2, 3, 4]}},
     },
+    AutoModelForAudioClassification: {"audio-spectrogram-transformer": {**AST, **LABELS}},
     AutoModelForCTC: {kind: WAVES for kind in ["wav2vec2", "hubert"]},
     AutoModelForImageClassification: {
         **{kind: IMAGES for kind in ["vit", "vit_msn", "beit", "data2vec-vision"]},
@@ -262,6 +263,9 @@ def inputs_of(kind, config):
     texts = {"input_ids": torch.randint(2, 31, (2, 9))}
     if CLASSES.get(kind) is AutoModelForSeq2SeqLM:
         texts["decoder_input_ids"] = torch.randint(2, VOCABULARY, (2, 6))
+    if CLASSES.get(kind) is AutoModelForAudioClassification:
+        inputs = {"input_values": torch.randn(2, config.max_length, config.num_mel_bins)}
+        return inputs, inputs
     if CLASSES.get(kind) is AutoModelForCTC:
         inputs = {"input_values": torch.randn(2, 400)}
         return inputs, inputs

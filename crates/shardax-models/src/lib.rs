@@ -51,6 +51,6 @@ pub use encoder_decoder::{EncodedInput, EncoderDecoder, EncoderDecoderConfig, En
 pub use generate::{GenerateOptions, Generation, TextModel};
 pub use huggingface::{
     Bert, BertOptions, Clip, Config, ConvNext, CrossEncoder, Deberta, DepthAnything, LoadOptions, MobileNet,
-    ModernBert, Pretrained, Resnet, Segformer, SentenceEncoder, Siglip, SoundEncoder, Swin, Vit,
+    ModernBert, Pretrained, Resnet, Segformer, SentenceEncoder, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit,
 };
 pub use quantized::Packed;

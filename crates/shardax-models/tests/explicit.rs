@@ -14,7 +14,7 @@ use shardax_models::huggingface::Weights;
 use shardax_models::{
     Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, DecoderConfig, DepthAnything, EncoderDecoder,
     GenerateOptions, LoadOptions, MobileNet, ModernBert, Pretrained, QkNorm, Resnet, Segformer, Siglip, SoundEncoder,
-    Swin, Vit,
+    SpectrogramEncoder, Swin, Vit,
 };
 use shardax_nn::prelude::*;
 
@@ -200,6 +200,12 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
             };
             let arguments = (model, inputs, input("attention_mask").ok(), input("decoder_input_ids")?);
             Ok(vec![("logits", forward.call(arguments)?)])
+        });
+    }
+    if SpectrogramEncoder::read(&config).is_ok() {
+        return sharded(folder, rules, |model: &SpectrogramEncoder, input| {
+            let forward = jit(|model: SpectrogramEncoder, spectrograms: Array| model.forward(spectrograms));
+            Ok(vec![("logits", forward.call((model, input("input_values")?))?)])
         });
     }
     if SoundEncoder::read(&config).is_ok() {

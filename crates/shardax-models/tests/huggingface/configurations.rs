@@ -14,8 +14,9 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 71] = [
+const OTHERS: [&str; 72] = [
     "albert",
+    "audio-spectrogram-transformer",
     "bart",
     "beit",
     "bert",

@@ -1,7 +1,7 @@
 //! Encoders of sound (`tools/huggingface/towers.py`).
 
 use shardax_models::huggingface::SoundHead;
-use shardax_models::{BertOptions, Config, LoadOptions, Pretrained, SoundEncoder};
+use shardax_models::{BertOptions, Config, LoadOptions, Pretrained, SoundEncoder, SpectrogramEncoder};
 use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
@@ -27,6 +27,40 @@ fn encoders_of_sound_have_the_results_of_transformers() -> Result<()> {
     alike("hubert", &unmasked, &forward(model.clone(), sound, mask))?;
     fails(model.forward(zeros([400]), &BertOptions::new()).check(), &["[400]", "[batch, samples]"]);
     fails(model.forward(zeros([1, 19]), &BertOptions::new()).check(), &["19 samples", "a frame of 20"]);
+    Ok(())
+}
+
+#[test]
+fn encoders_of_spectrograms_have_the_results_of_transformers() -> Result<()> {
+    setup();
+    let temp = Folder::new();
+    for name in ["spectrogram", "spectrogram_model"] {
+        let (case, model) = (case(name)?, SpectrogramEncoder::from_pretrained(folder(name))?);
+        let logits =
+            jit(|model: SpectrogramEncoder, x: Array| model.forward(x)).call((&model, case("input_values")?))?;
+        alike(name, &logits, &case("logits")?)?;
+        save_again::<SpectrogramEncoder>(name, &temp.join(name))?;
+    }
+    let model = SpectrogramEncoder::from_pretrained(folder("spectrogram"))?;
+    fails(model.forward(zeros([1, 9, 16])).check(), &["[1, 9, 16]", "[batch, 20, 9]"]);
+    let read = |text: &str| SpectrogramEncoder::read(&Config::from_json(text)?).map(|(read, _)| read);
+    // The fields of a published model.
+    let audioset = read(
+        r#"{"architectures": ["ASTForAudioClassification"], "attention_probs_dropout_prob": 0.0, "frequency_stride": 10,
+        "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072,
+        "layer_norm_eps": 1e-12, "max_length": 1024, "model_type": "audio-spectrogram-transformer", "num_attention_heads": 12,
+        "num_hidden_layers": 12, "num_mel_bins": 128, "patch_size": 16, "qkv_bias": true, "time_stride": 10,
+        "torch_dtype": "float32", "transformers_version": "4.25.0.dev0"}"#,
+    )?;
+    assert_eq!((audioset.max_length, audioset.classes), (1024, Some(2)));
+    for (fields, words) in [
+        (r#""num_mel_bins": 8"#, "`num_mel_bins` is 8, which is less than a patch of 16"),
+        (r#""architectures": ["ASTForCTC"]"#, "the class \"ASTForCTC\""),
+        (r#""num_attention_heads": 5"#, "num_attention_heads (5) does not divide hidden_size"),
+        (r#""mlp_ratio": 3"#, "field `mlp_ratio` is 3"),
+    ] {
+        fails(read(&format!(r#"{{"model_type": "audio-spectrogram-transformer", {fields}}}"#)), &[words]);
+    }
     Ok(())
 }
 

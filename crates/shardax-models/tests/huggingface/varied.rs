@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use shardax_models::huggingface::Weights;
 use shardax_models::{
     Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, DepthAnything, EncoderDecoder, MobileNet, ModernBert,
-    Pretrained, Resnet, Segformer, Siglip, SoundEncoder, Swin, Vit,
+    Pretrained, Resnet, Segformer, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit,
 };
 use shardax_nn::prelude::*;
 
@@ -57,6 +57,10 @@ fn difference(folder: &Path) -> Result<f32> {
     let has_images = case.names().any(|name| name == "pixel_values");
     let logits = match kind {
         "whisper" => logits_of_sound(folder, &case)?,
+        "audio-spectrogram-transformer" => {
+            let model = SpectrogramEncoder::from_pretrained(folder)?;
+            jit(|model: SpectrogramEncoder, x: Array| model.forward(x)).call((&model, case.get("input_values")?))?
+        }
         "wav2vec2" | "hubert" => {
             let model = SoundEncoder::from_pretrained(folder)?;
             jit(|model: SoundEncoder, sound: Array| model.forward(sound, &BertOptions::new()))
