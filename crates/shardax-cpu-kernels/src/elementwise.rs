@@ -18,7 +18,7 @@ const BLOCK: usize = 64;
 
 /// Adding this number to a number of at most 51 bits, and subtracting it again, rounds to the nearest integer, which meanwhile is in the
 /// last bits.
-const ROUND: f64 = 6_755_399_441_055_744.0;
+pub(crate) const ROUND: f64 = 6_755_399_441_055_744.0;
 
 /// π / 2 in parts. Products of the first two with an integer of 20 bits are exact.
 const HALF_PI: [f64; 3] = [1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21];
@@ -182,14 +182,14 @@ impl<F: Function<T>, T: Copy> WithSimd for Part<'_, F, T> {
 /// Returns `a * b + c`, with one rounding if the vectors of `S` have an instruction for it. Without one, `mul_add` would call a function for
 /// each element.
 #[inline(always)]
-fn multiply_add<S: Simd>(_simd: S, a: f64, b: f64, c: f64) -> f64 {
+pub(crate) fn multiply_add<S: Simd>(_simd: S, a: f64, b: f64, c: f64) -> f64 {
     let is_scalar = size_of::<S::f64s>() == size_of::<f64>();
     if is_scalar { a * b + c } else { a.mul_add(b, c) }
 }
 
 /// The value of a polynomial. The first coefficient is the constant.
 #[inline(always)]
-fn polynomial<S: Simd, const N: usize>(simd: S, x: f64, coefficients: [f64; N]) -> f64 {
+pub(crate) fn polynomial<S: Simd, const N: usize>(simd: S, x: f64, coefficients: [f64; N]) -> f64 {
     coefficients.into_iter().rev().reduce(|sum, coefficient| multiply_add(simd, sum, x, coefficient)).unwrap_or(0.0)
 }
 

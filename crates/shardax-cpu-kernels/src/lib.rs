@@ -14,6 +14,7 @@
 //! | [`cumulative`] | cumulative sums, products, maxima and minima | f32, f64, integers of 32 and 64 bits |
 //! | [`cumulative_logsumexp`] | logarithms of cumulative sums of exponentials | f32, f64 |
 //! | [`sin`], [`cos`], [`tan`], [`log`] | sines, cosines, tangents and logarithms | f32, f64 |
+//! | [`pow`], [`cbrt`] | powers and cube roots | f32, and f64 for roots |
 //! | [`remainder`] | remainders of divisions | f32, f64 |
 //! | [`search_sorted`] | the positions of values in an ascending array | f32, f64, integers of 32 and 64 bits |
 //! | [`sort`], [`sort_keys`] | rows of several arrays, ordered by the first ones | numbers of 1 to 16 bytes |
@@ -69,6 +70,7 @@ mod matmul;
 mod patches;
 mod per_type;
 mod phases;
+mod power;
 mod product;
 mod radix;
 #[cfg(feature = "decompositions")]
@@ -104,6 +106,7 @@ pub use low_precision::{Bf16Sum, has_bf16_instructions, matmul_bf16, matmul_i8};
 #[cfg(feature = "decompositions")]
 pub use lu::lu;
 pub use matmul::{Float, matmul};
+pub use power::{Radicand, cbrt, pow};
 #[cfg(feature = "decompositions")]
 pub use real::Real;
 pub use remainder::{Remainder, remainder};

@@ -9,6 +9,7 @@ mod elementwise;
 mod feature_groups;
 mod few_rows;
 mod grouped;
+mod power;
 mod remainder;
 mod search_sorted;
 #[cfg(feature = "decompositions")]

@@ -36,6 +36,7 @@ fn in_a_process_with_cpu_kernels() -> Result<()> {
         let expected: Vec<f64> = floats(&x).iter().zip(floats(&y)).map(|(x, y)| x % y).collect();
         assert_eq!(remainders, expected, "{dtype}");
     }
+    powers_and_cube_roots()?;
     // Its transpose is the sum of all after it.
     let weights = array([1.0f32, 2.0, 4.0]);
     let slope = grad(|x: Array| (x.cumsum(0) * &weights).sum(..)).call(array([1.0f32, 1.0, 1.0]))?;
@@ -61,6 +62,37 @@ fn in_a_process_with_cpu_kernels() -> Result<()> {
     let ones = ones([1 << 14, 1]) * 1025.5;
     let last = ones.cumsum(0).at(s![-1, 0]).get();
     assert_eq!(floats(&last), [f64::from(1025.5f32 * 16384.0)]);
+    Ok(())
+}
+
+/// Powers and cube roots of special numbers as NumPy 2 computes them.
+fn powers_and_cube_roots() -> Result<()> {
+    let x = array([-8.0f32, 0.0, -0.0, 2.0, f32::INFINITY, -0.5, 1.0, 8.0]);
+    let y = array([3.0f32, -1.0, -3.0, 0.5, 0.0, 0.5, f32::NAN, 1.0]);
+    let infinity = f64::INFINITY;
+    for dtype in [DType::F32, DType::Bf16, DType::F16] {
+        let (x, y) = (x.astype(dtype), y.astype(dtype));
+        let compiled = jit(|x: Array, y: Array| x.pow(y));
+        let text = compiled.lower((&x, &y))?.as_text().to_string();
+        assert!(text.contains("shardax_pow"), "{dtype}: {text}");
+        let powers = floats(&compiled.call((&x, &y))?);
+        assert!(powers[5].is_nan(), "{dtype}: {powers:?}");
+        let root = floats(&array(2f32.sqrt()).astype(dtype))[0];
+        assert_eq!(powers[..5], [-512.0, infinity, -infinity, root, 1.0], "{dtype}");
+        assert_eq!(powers[6..], [1.0, 8.0], "{dtype}");
+    }
+    // XLA replaces powers with constant exponents by products.
+    let text = jit(|x: Array| x.pow(2.5)).lower(&x)?.as_text().to_string();
+    assert!(!text.contains("shardax_pow"), "{text}");
+    let slope = grad(|y: Array| array([2.0f32, 3.0]).pow(y).sum(..)).call(array([2.0f32, 1.0]))?;
+    assert!(allclose(slope, array([4.0 * 2f32.ln(), 3.0 * 3f32.ln()]), 1e-6, 0.0)?);
+    for dtype in [DType::F32, DType::F64, DType::Bf16, DType::F16] {
+        let x = x.astype(dtype);
+        let text = jit(|x: Array| shardax::numpy::cbrt(x)).lower(&x)?.as_text().to_string();
+        assert!(text.contains("shardax_cbrt"), "{dtype}: {text}");
+        let roots = floats(&shardax::numpy::cbrt(&x));
+        assert_eq!([0, 1, 2, 4, 6, 7].map(|i| roots[i]), [-2.0, 0.0, -0.0, infinity, 1.0, 2.0], "{dtype}");
+    }
     Ok(())
 }
 

@@ -18,6 +18,8 @@ pub(super) fn lower(binary: &Binary, cx: &mut Lowering, args: &[Value], outs: &[
     match binary.name() {
         "atan2" if out.size() >= MIN_ELEMENTS => arctan::lower_quotient(cx, args, out).map(Some),
         #[cfg(feature = "cpu-kernels")]
+        "pow" => Ok(kernels::elementwise::lower_power(cx, args, out).map(|value| vec![value])),
+        #[cfg(feature = "cpu-kernels")]
         "rem" => Ok(kernels::remainder::lower(cx, args, out).map(|value| vec![value])),
         _ => Ok(None),
     }

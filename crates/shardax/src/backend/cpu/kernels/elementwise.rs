@@ -1,4 +1,5 @@
-//! Sines, cosines, tangents, and logarithms of f64. XLA (xla-cpu-pjrt 0.0.1) calls the C library for each element.
+//! Sines, cosines, tangents, cube roots, powers of f32, and logarithms of f64. XLA (xla-cpu-pjrt 0.0.1) calls the C library for each
+//! element.
 
 use shardax_cpu_kernels as kernels;
 use shardax_pjrt::ElementType;
@@ -9,11 +10,14 @@ use super::{call, convert, is_enabled, is_worth, limits, number, numbers, number
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
+use crate::ops::primitive::elementwise_rules::spread;
 
 pub(super) const SIN: &str = "shardax_sin";
 pub(super) const COS: &str = "shardax_cos";
 pub(super) const TAN: &str = "shardax_tan";
 pub(super) const LOG: &str = "shardax_log";
+pub(super) const CBRT: &str = "shardax_cbrt";
+pub(super) const POW: &str = "shardax_pow";
 
 /// Lowers a function to a kernel, if there is one and it is worthwhile.
 pub(crate) fn lower(name: &str, cx: &mut Lowering, x: Value, out: &Aval) -> Option<Value> {
@@ -23,6 +27,7 @@ pub(crate) fn lower(name: &str, cx: &mut Lowering, x: Value, out: &Aval) -> Opti
         ("cos", DType::F32 | DType::F64) => COS,
         ("tan", DType::F32) => TAN,
         ("log", DType::F64) => LOG,
+        ("cbrt", DType::F32 | DType::F64) => CBRT,
         _ => return None,
     };
     if !is_worth(out.size(), limits::ELEMENTWISE) || !is_enabled(cx) {
@@ -31,6 +36,20 @@ pub(crate) fn lower(name: &str, cx: &mut Lowering, x: Value, out: &Aval) -> Opti
     let x = convert(cx, x, dtype);
     let y = call(cx, target, &[x], &[], &[out.with_dtype(dtype)])[0];
     Some(convert(cx, y, out.dtype))
+}
+
+/// Lowers powers to a kernel, if it is worthwhile. A scalar exponent is left to XLA, which replaces powers by products and square roots if
+/// the exponent is a constant.
+pub(crate) fn lower_power(cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
+    let has_scalar_exponent = cx.shape(args[1]).is_empty();
+    let is_worth = is_worth(out.size(), limits::ELEMENTWISE);
+    if has_scalar_exponent || widened(out.dtype) != DType::F32 || !is_worth || !is_enabled(cx) {
+        return None;
+    }
+    let args = spread(cx, args, &out.shape);
+    let args = [convert(cx, args[0], DType::F32), convert(cx, args[1], DType::F32)];
+    let power = call(cx, POW, &args, &[], &[out.with_dtype(DType::F32)])[0];
+    Some(convert(cx, power, out.dtype))
 }
 
 /// A kernel: operand, result and threads.
@@ -54,6 +73,21 @@ pub(super) fn handle_log(frame: &mut CallFrame<'_>) -> Result<(), String> {
     match (args, results) {
         ([x], [y]) if y.ty == ElementType::F64 => run::<f64>(x, y, threads, kernels::log),
         _ => Err("not an operand and a result of f64".into()),
+    }
+}
+
+pub(super) fn handle_cbrt(frame: &mut CallFrame<'_>) -> Result<(), String> {
+    handle(frame, kernels::cbrt::<f32>, Some(kernels::cbrt::<f64>))
+}
+
+pub(super) fn handle_pow(frame: &mut CallFrame<'_>) -> Result<(), String> {
+    let threads = number(frame, "threads")?;
+    let (args, results) = frame.split();
+    match (args, results) {
+        ([x, y], [out]) if out.ty == ElementType::F32 => {
+            Ok(kernels::pow(numbers(x)?, numbers(y)?, numbers_mut(out)?, threads)?)
+        }
+        _ => Err("not two operands and a result of f32".into()),
     }
 }
 

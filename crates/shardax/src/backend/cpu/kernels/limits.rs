@@ -34,7 +34,7 @@ pub(super) const CUMULATIVE: usize = 1 << 11;
 /// Remainders, in elements.
 pub(super) const REMAINDER: usize = 1 << 8;
 
-/// Sines, cosines, tangents and logarithms, in elements.
+/// Sines, cosines, tangents, logarithms, powers and cube roots, in elements.
 pub(super) const ELEMENTWISE: usize = 1 << 10;
 
 /// Searches in ascending arrays, in values.

@@ -79,6 +79,8 @@ const HANDLERS: &[(&str, Handler)] = &[
     (elementwise::COS, elementwise::handle_cos),
     (elementwise::TAN, elementwise::handle_tan),
     (elementwise::LOG, elementwise::handle_log),
+    (elementwise::CBRT, elementwise::handle_cbrt),
+    (elementwise::POW, elementwise::handle_pow),
     (search_sorted::TARGET, search_sorted::handle),
     (sort::TARGET, sort::handle),
     (sort::INTEGERS, sort::handle_integers),
