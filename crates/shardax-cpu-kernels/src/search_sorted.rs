@@ -6,7 +6,10 @@
 
 use std::hint::select_unpredictable;
 
+use pulp::{Arch, Simd, WithSimd};
+
 use crate::Result;
+use crate::elementwise::ROUND;
 use crate::per_type::per_type;
 use crate::tasks::run_tasks;
 use crate::view::{ShapeError, check};
@@ -23,6 +26,9 @@ const MAX_INTERVALS: usize = 1 << 16;
 
 /// The maximum number of elements of an interval: they are compared one by one.
 const MAX_IN_INTERVAL: u32 = 8;
+
+/// The number of values whose keys and estimates are computed together.
+const EVEN_BLOCK: usize = 64;
 
 /// The minimum number of values for each element that are worth a table.
 const VALUES_PER_ELEMENT: usize = 4;
@@ -54,12 +60,12 @@ macro_rules! integer_keys {
         impl SearchKey for $t {
             type Key = $t;
 
-            #[inline]
+            #[inline(always)]
             fn key(self) -> $t {
                 self
             }
 
-            #[inline]
+            #[inline(always)]
             fn place(self) -> f64 {
                 self as f64
             }
@@ -74,7 +80,7 @@ macro_rules! float_keys {
             type Key = $key;
 
             /// NaN is greater than all numbers. Subnormal numbers equal 0, because XLA's comparisons flush them.
-            #[inline]
+            #[inline(always)]
             fn key(self) -> $key {
                 let magnitude = (self.to_bits() << 1 >> 1) as $key;
                 if magnitude > $t::INFINITY.to_bits() as $key {
@@ -88,7 +94,7 @@ macro_rules! float_keys {
                 }
             }
 
-            #[inline]
+            #[inline(always)]
             fn place(self) -> f64 {
                 // Subnormal numbers equal 0, as their keys do.
                 let place = if self.abs() < $t::MIN_POSITIVE { 0.0 } else { self as f64 };
@@ -146,6 +152,18 @@ fn search_sorted_of<T: SearchKey>(
         false => Vec::new(),
     };
     let tasks = values.chunks(TASK).zip(counts.chunks_mut(TASK)).collect();
+    if let Some(even) = EvenElements::of(sorted, values.len()) {
+        run_tasks(
+            tasks,
+            threads.max(1),
+            || (),
+            |(), (values, counts): (&[T], &mut [i32])| match counts_equal {
+                true => even.search(&keys, |key, value| key <= value, values, counts),
+                false => even.search(&keys, |key, value| key < value, values, counts),
+            },
+        );
+        return Ok(());
+    }
     if let Some(intervals) = Intervals::of(sorted, values.len()) {
         run_tasks(
             tasks,
@@ -170,6 +188,80 @@ fn search_sorted_of<T: SearchKey>(
         },
     );
     Ok(())
+}
+
+/// Elements that are about equally far apart, as the edges of a histogram with equal bins are: a product is the number of the elements
+/// before a value, or one less or more.
+struct EvenElements {
+    first: f64,
+    /// The number of elements for each unit of length.
+    scale: f64,
+    /// The largest estimate: at least one element follows it.
+    last_estimate: f64,
+}
+
+impl EvenElements {
+    /// Returns `None` if there are few values, or if an estimate could differ by more.
+    fn of<T: SearchKey>(sorted: &[T], values: usize) -> Option<EvenElements> {
+        if values / VALUES_PER_ELEMENT < sorted.len() || sorted.len() < 2 {
+            return None;
+        }
+        let (first, last) = (sorted.first()?.place(), sorted.last()?.place());
+        let scale = (sorted.len() - 1) as f64 / (last - first);
+        if !(first.is_finite() && scale > 0.0 && scale.is_finite()) {
+            return None;
+        }
+        let even = EvenElements { first, scale, last_estimate: (sorted.len() - 2) as f64 };
+        // Estimates do not descend. Therefore a value between elements `i` and `i + 1` has an estimate from `i - 1` to `i + 1`, and
+        // comparing it with the element at its estimate and with the next one is enough.
+        let estimates = sorted.iter().map(|element| even.estimate(element.place()));
+        estimates.enumerate().all(|(i, estimate)| estimate as usize == i || estimate as usize + 1 == i).then_some(even)
+    }
+
+    fn search<T: SearchKey>(
+        &self,
+        keys: &[T::Key],
+        is_before: impl Fn(T::Key, T::Key) -> bool,
+        values: &[T],
+        counts: &mut [i32],
+    ) {
+        Arch::new().dispatch(EvenSearch { elements: self, keys, is_before, values, counts });
+    }
+
+    /// The nearest integer. The sum has it in its last bits.
+    #[inline(always)]
+    fn estimate(&self, place: f64) -> u32 {
+        let estimate = ((place - self.first) * self.scale).max(0.0).min(self.last_estimate);
+        (estimate + ROUND).to_bits() as u32
+    }
+}
+
+/// A search among even elements.
+struct EvenSearch<'a, T: SearchKey, F> {
+    elements: &'a EvenElements,
+    keys: &'a [T::Key],
+    is_before: F,
+    values: &'a [T],
+    counts: &'a mut [i32],
+}
+
+impl<T: SearchKey, F: Fn(T::Key, T::Key) -> bool> WithSimd for EvenSearch<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) {
+        for (values, counts) in self.values.chunks(EVEN_BLOCK).zip(self.counts.chunks_mut(EVEN_BLOCK)) {
+            // These loops have no lookups, so that they become vector instructions.
+            let (mut estimates, mut value_keys) = ([0; EVEN_BLOCK], [T::Key::default(); EVEN_BLOCK]);
+            estimates.iter_mut().zip(values).for_each(|(at, value)| *at = self.elements.estimate(value.place()));
+            value_keys.iter_mut().zip(values).for_each(|(key, value)| *key = value.key());
+            for ((count, estimate), value) in counts.iter_mut().zip(estimates).zip(value_keys) {
+                let neighbors = &self.keys[estimate as usize..][..2];
+                let is_before = [neighbors[0], neighbors[1]].map(|key| i32::from((self.is_before)(key, value)));
+                *count = estimate.cast_signed() + is_before[0] + is_before[1];
+            }
+        }
+    }
 }
 
 /// Equal intervals between the first and the last element of an ascending array.

@@ -6,7 +6,9 @@
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::Result;
-use crate::attention::exp::{exp, largest, sum};
+use crate::attention::exp;
+use crate::elementwise::{ROUND, multiply_add, polynomial};
+use crate::per_type::per_type;
 use crate::tasks::run_tasks;
 use crate::view::check;
 
@@ -17,22 +19,136 @@ const TASK: usize = 1 << 14;
 /// uses no vectors.
 const BLOCK: usize = 1 << 12;
 
-/// The number of exponentials that are added up in f32. The sums of such parts of a row are added up in f64.
+/// The number of exponentials that are added up in the type of the elements. The sums of such parts of a row are added up in f64.
 const PART: usize = 1 << 12;
+
+/// The number of maxima and of sums of f64 that are computed together, for vectorization.
+const LANES: usize = 16;
+
+/// Exponentials of f64 at most as large are 0: the next ones are subnormal.
+const SMALLEST: f64 = -708.396;
+
+/// log 2 in two parts. Products of the first one with an integer of 20 bits are exact.
+const LN_2: [f64; 2] = [0.6931471803691238, 1.9082149292705877e-10];
+
+/// (eʳ - 1 - r) / r² between the halves of log 2, interpolated at Chebyshev nodes.
+const EXP: [f64; 10] = [
+    0.5,
+    0.16666666666666669,
+    0.041666666666623824,
+    0.008333333333330039,
+    0.0013888888917367081,
+    0.00019841269863171557,
+    2.4801521057868204e-05,
+    2.7557268276905696e-06,
+    2.7620201591031547e-07,
+    2.5100472505694996e-08,
+];
+
+per_type!(SoftmaxOf for [f32, f64] {
+    fn softmax(n: usize, x: &[Self], y: &mut [Self], threads: usize) = softmax_of;
+});
+
+mod sealed {
+    use pulp::Simd;
+
+    /// The steps of a softmax.
+    pub trait Sealed:
+        super::SoftmaxOf + Copy + Send + Sync + std::ops::Sub<Output = Self> + std::ops::MulAssign
+    {
+        /// The maximum, ignoring NaN.
+        fn largest(row: &[Self]) -> Self;
+        /// The exponential of a number that is at most 0.
+        fn exp<S: Simd>(self, simd: S) -> Self;
+        fn sum(part: &[Self]) -> f64;
+        fn narrow(wide: f64) -> Self;
+    }
+}
+
+use sealed::Sealed;
+
+/// An element of the rows of [`softmax`]: f32 or f64.
+pub trait Logit: Sealed {}
+impl Logit for f32 {}
+impl Logit for f64 {}
+
+impl Sealed for f32 {
+    #[inline(always)]
+    fn largest(row: &[f32]) -> f32 {
+        exp::largest(row)
+    }
+
+    #[inline(always)]
+    fn exp<S: Simd>(self, simd: S) -> f32 {
+        exp::exp(simd, self)
+    }
+
+    #[inline(always)]
+    fn sum(part: &[f32]) -> f64 {
+        exp::sum(part).into()
+    }
+
+    #[inline(always)]
+    fn narrow(wide: f64) -> f32 {
+        wide as f32
+    }
+}
+
+impl Sealed for f64 {
+    #[inline(always)]
+    fn largest(row: &[f64]) -> f64 {
+        let mut maxima = [f64::NEG_INFINITY; LANES];
+        let (chunks, remainder) = row.as_chunks::<LANES>();
+        for chunk in chunks {
+            maxima.iter_mut().zip(chunk).for_each(|(max, x)| *max = if *x > *max { *x } else { *max });
+        }
+        maxima.iter().chain(remainder).fold(f64::NEG_INFINITY, |max, x| if *x > max { *x } else { max })
+    }
+
+    /// `2ⁿ eʳ`, to 1 unit in the last place.
+    #[inline(always)]
+    fn exp<S: Simd>(self, simd: S) -> f64 {
+        let rounded = multiply_add(simd, self.clamp(SMALLEST, 0.0), std::f64::consts::LOG2_E, ROUND);
+        let power = f64::from_bits((rounded.to_bits() << 52).wrapping_add(1.0f64.to_bits()));
+        let n = rounded - ROUND;
+        let r = multiply_add(simd, n, -LN_2[1], multiply_add(simd, n, -LN_2[0], self));
+        let y = multiply_add(simd, polynomial(simd, r, EXP), r * r, r) + 1.0;
+        if self < SMALLEST { 0.0 } else { y * power }
+    }
+
+    #[inline(always)]
+    fn sum(part: &[f64]) -> f64 {
+        let mut sums = [0.0; LANES];
+        let (chunks, remainder) = part.as_chunks::<LANES>();
+        for chunk in chunks {
+            chunk.iter().zip(&mut sums).for_each(|(x, sum)| *sum += *x);
+        }
+        sums.iter().chain(remainder).sum()
+    }
+
+    #[inline(always)]
+    fn narrow(wide: f64) -> f64 {
+        wide
+    }
+}
 
 /// Computes `exp(x) / sum(exp(x))` of each row of `n` elements, without overflow. A row with NaN or infinity, or with negative
 /// infinity alone, is NaN.
 ///
 /// ```
 /// let mut y = [0.0; 4];
-/// shardax_cpu_kernels::softmax(2, &[1000.0, 1000.0, 0.0, f32::NEG_INFINITY], &mut y, 1)?;
+/// shardax_cpu_kernels::softmax(2, &[1000.0f32, 1000.0, 0.0, f32::NEG_INFINITY], &mut y, 1)?;
 /// assert_eq!(y, [0.5, 0.5, 1.0, 0.0]);
 /// # Ok::<(), shardax_cpu_kernels::ShapeError>(())
 /// ```
 ///
 /// # Errors
 /// Returns an error if the numbers of elements do not fit.
-pub fn softmax(n: usize, x: &[f32], y: &mut [f32], threads: usize) -> Result<()> {
+pub fn softmax<T: Logit>(n: usize, x: &[T], y: &mut [T], threads: usize) -> Result<()> {
+    T::softmax(n, x, y, threads)
+}
+
+fn softmax_of<T: Logit>(n: usize, x: &[T], y: &mut [T], threads: usize) -> Result<()> {
     check("the elements of rows", x.len(), x.len() / n.max(1) * n)?;
     check("the elements of the result", y.len(), x.len())?;
     if x.is_empty() {
@@ -44,13 +160,13 @@ pub fn softmax(n: usize, x: &[f32], y: &mut [f32], threads: usize) -> Result<()>
     Ok(())
 }
 
-struct Rows<'a> {
+struct Rows<'a, T> {
     n: usize,
-    x: &'a [f32],
-    y: &'a mut [f32],
+    x: &'a [T],
+    y: &'a mut [T],
 }
 
-impl WithSimd for Rows<'_> {
+impl<T: Logit> WithSimd for Rows<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -59,13 +175,13 @@ impl WithSimd for Rows<'_> {
         let block = (BLOCK / n).max(1) * n;
         for (x, y) in self.x.chunks(block).zip(self.y.chunks_mut(block)) {
             for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n)) {
-                let max = largest(x);
-                x.iter().zip(y).for_each(|(x, y)| *y = x - max);
+                let max = T::largest(x);
+                x.iter().zip(y).for_each(|(x, y)| *y = *x - max);
             }
-            y.iter_mut().for_each(|y| *y = exp(simd, *y));
+            y.iter_mut().for_each(|y| *y = y.exp(simd));
             for y in y.chunks_exact_mut(n) {
-                let total: f64 = y.chunks(PART).map(|part| f64::from(sum(part))).sum();
-                let factor = (1.0 / total) as f32;
+                let total: f64 = y.chunks(PART).map(T::sum).sum();
+                let factor = T::narrow(1.0 / total);
                 y.iter_mut().for_each(|y| *y *= factor);
             }
         }

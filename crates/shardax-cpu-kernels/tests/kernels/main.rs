@@ -11,6 +11,7 @@ mod few_rows;
 mod grouped;
 mod power;
 mod remainder;
+mod scatter_add;
 mod search_sorted;
 #[cfg(feature = "decompositions")]
 mod small_matrices;

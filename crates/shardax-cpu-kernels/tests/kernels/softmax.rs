@@ -25,6 +25,40 @@ fn softmax_of_rows_of_all_sizes() {
     }
 }
 
+/// Differences to the maximum are integers, so that they are exact, and the library's exponentials of them have all digits.
+#[test]
+fn softmax_of_rows_of_f64() {
+    for (n, rows) in [(1, 3), (2, 1), (7, 5), (17, 4), (5, 9000), (1000, 40), (70_001, 2)] {
+        let x: Vec<f64> = noise(n * rows, 3).iter().map(|x| (f64::from(*x) * 360.0).round()).collect();
+        for threads in [1, 3] {
+            let mut y = vec![0.0; n * rows];
+            softmax(n, &x, &mut y, threads).unwrap();
+            for (x, y) in x.chunks_exact(n).zip(y.chunks_exact(n)) {
+                let max = x.iter().copied().fold(f64::MIN, f64::max);
+                let exponentials: Vec<f64> = x.iter().map(|x| (x - max).exp()).collect();
+                // A single chain of additions would have larger errors than the softmax.
+                let sum: f64 = exponentials.chunks(256).map(|part| part.iter().sum::<f64>()).sum();
+                for (y, exponential) in y.iter().zip(exponentials) {
+                    let expected = exponential / sum;
+                    let error = (y - expected).abs();
+                    assert!(error <= 6.0 * f64::EPSILON * expected + 1e-307, "{y} instead of {expected}, {n} elements");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn softmax_of_f64_that_are_not_finite() {
+    let (inf, nan) = (f64::INFINITY, f64::NAN);
+    let x = [1.0, nan, 2.0, inf, 0.0, 1.0, -inf, -inf, -inf, -inf, 5.0, -inf, 0.0, -1e300, -708.0];
+    let mut y = [0.0; 15];
+    softmax(3, &x, &mut y, 1).unwrap();
+    assert!(y[..9].iter().all(|y| y.is_nan()), "{y:?}");
+    assert_eq!(y[9..14], [0.0, 1.0, 0.0, 1.0, 0.0]);
+    assert!((y[14] / (-708f64).exp() - 1.0).abs() < 3.0 * f64::EPSILON, "{}", y[14]);
+}
+
 #[test]
 fn softmax_of_a_large_row_sums_to_one() {
     // In sixteen sums of f32, each with 2¹⁸ terms, digits would be lost.
@@ -48,8 +82,8 @@ fn softmax_of_numbers_that_are_not_finite() {
 
 #[test]
 fn softmax_of_nothing_and_of_sizes_that_do_not_fit() {
-    softmax(0, &[], &mut [], 1).unwrap();
-    softmax(3, &[], &mut [], 1).unwrap();
-    assert_error(softmax(2, &[1.0; 3], &mut [0.0; 3], 1), "the elements of rows: 3, expected 2");
-    assert_error(softmax(2, &[1.0; 4], &mut [0.0; 2], 1), "the elements of the result: 2, expected 4");
+    softmax::<f32>(0, &[], &mut [], 1).unwrap();
+    softmax::<f64>(3, &[], &mut [], 1).unwrap();
+    assert_error(softmax(2, &[1.0; 3], &mut [0.0f32; 3], 1), "the elements of rows: 3, expected 2");
+    assert_error(softmax(2, &[1.0; 4], &mut [0.0f32; 2], 1), "the elements of the result: 2, expected 4");
 }

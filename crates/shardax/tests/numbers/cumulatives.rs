@@ -37,6 +37,7 @@ fn in_a_process_with_cpu_kernels() -> Result<()> {
         assert_eq!(remainders, expected, "{dtype}");
     }
     powers_and_cube_roots()?;
+    sums_at_positions()?;
     // Its transpose is the sum of all after it.
     let weights = array([1.0f32, 2.0, 4.0]);
     let slope = grad(|x: Array| (x.cumsum(0) * &weights).sum(..)).call(array([1.0f32, 1.0, 1.0]))?;
@@ -92,6 +93,42 @@ fn powers_and_cube_roots() -> Result<()> {
         assert!(text.contains("shardax_cbrt"), "{dtype}: {text}");
         let roots = floats(&shardax::numpy::cbrt(&x));
         assert_eq!([0, 1, 2, 4, 6, 7].map(|i| roots[i]), [-2.0, 0.0, -0.0, infinity, 1.0, 2.0], "{dtype}");
+    }
+    Ok(())
+}
+
+/// Sums of numbers at positions, which histograms and counts contain.
+fn sums_at_positions() -> Result<()> {
+    let positions = array([2i32, 0, 2, 7, -1, 1]);
+    for dtype in [DType::F32, DType::F64, DType::I32, DType::I64, DType::U32, DType::U64] {
+        let operand = array([1, 2, 3]).astype(dtype);
+        let updates = array([1, 2, 4, 8, 16, 32]).astype(dtype);
+        let add = jit(|x: Array, i: Array, u: Array| x.at(&i).add(&u));
+        let text = add.lower((&operand, &positions, &updates))?.as_text().to_string();
+        assert!(text.contains("shardax_scatter_add"), "{dtype}: {text}");
+        // A position of -1 is the last one, and 7 is dropped.
+        assert_eq!(floats(&add.call((&operand, &positions, &updates))?), [3.0, 34.0, 24.0], "{dtype}");
+    }
+    let slope = grad(|u: Array| (zeros(3).at(&positions).add(&u) * array([1.0f32, 2.0, 4.0])).sum(..)).call(ones(6))?;
+    assert_eq!(floats(&slope), [4.0, 1.0, 4.0, 0.0, 4.0, 2.0]);
+    let sums = zeros(3).at(&array([[0i32, 1], [2, 0]])).add(array([[1.0f32, 2.0], [3.0, 4.0]]));
+    assert_eq!(floats(&sums), [5.0, 2.0, 3.0]);
+    assert_eq!(floats(&zeros(2).at(&zeros(0).astype(DType::I32)).add(zeros(0))), [0.0, 0.0]);
+    let rows = vmap(|x: Array| x.at(array([0i32, 0])).add(1.0f32)).call(zeros([2, 2]))?;
+    assert_eq!(floats(&rows), [2.0, 0.0, 2.0, 0.0]);
+    assert_eq!(floats(&shardax::numpy::bincount(&array([1, 3, 1, 0, -1, 9]), 4)), [2.0, 2.0, 0.0, 1.0]);
+    let x = array([0.0f32, 0.1, 0.5, 1.0, f32::NAN, 2.0, -1.0, f32::INFINITY]);
+    let (counts, _) = shardax::numpy::HistogramOptions::new().range(0.0, 1.0).histogram(&x, 2);
+    assert_eq!(floats(&counts), [2.0, 2.0]);
+    // The elements of each bin, also at its lower edge, by comparisons with the edges.
+    let x = (arange(0.0f32..20_000.0) * 0.37).sin();
+    let (counts, edges) = shardax::numpy::histogram(concatenate(&[&x, &(arange(0.0f32..37.0) / 37)], 0), 37);
+    let (values, edges) = (floats(&x), floats(&edges));
+    let others: Vec<f64> = floats(&(arange(0.0f32..37.0) / 37));
+    for (bin, count) in floats(&counts).into_iter().enumerate() {
+        let is_in = |x: &&f64| edges[bin] <= **x && (**x < edges[bin + 1] || bin == 36);
+        let expected = values.iter().chain(&others).filter(is_in).count();
+        assert_eq!(count, expected as f64, "bin {bin}");
     }
     Ok(())
 }

@@ -11,16 +11,24 @@ fn in_a_process_with_cpu_kernels() -> Result<()> {
     let x = (arange(0.0f32..120.0) * 7.3).sin().reshape([4, 5, 6]) * 9;
     // XLA computes it along the first axis.
     for (axes, calls) in [(vec![-1], 1), (vec![1, 2], 1), (vec![0, 1, 2], 1), (vec![0], 0)] {
-        for dtype in [DType::F32, DType::Bf16, DType::F16] {
+        for dtype in [DType::F32, DType::F64, DType::Bf16, DType::F16] {
             let x = x.astype(dtype);
             let along = axes.clone();
             let program = jit(move |x: Array| nn::softmax(x, &along[..])).lower(&x)?;
             let text = program.as_text().to_string();
             assert_eq!(text.matches("\"shardax_softmax\"").count(), calls, "{axes:?} of {dtype}: {text}");
-            let expected = softmax_by_parts(&x.astype(DType::F32), &axes).astype(dtype);
+            let expected = softmax_by_parts(&if dtype == DType::F64 { x.clone() } else { x.astype(DType::F32) }, &axes)
+                .astype(dtype);
             // XLA rounds exponentials and quotients of half precision.
-            let tolerance = if dtype == DType::F32 { 4e-6 } else { 2e-2 };
-            assert!(allclose(nn::softmax(&x, &axes[..]), expected, tolerance, 1e-6)?, "{axes:?} of {dtype}");
+            let tolerance = match dtype {
+                DType::F64 => 1e-13,
+                DType::F32 => 4e-6,
+                _ => 2e-2,
+            };
+            assert!(
+                allclose(nn::softmax(&x, &axes[..]), expected, tolerance, tolerance.min(1e-6))?,
+                "{axes:?} of {dtype}"
+            );
         }
         let slope = grad(|x: Array| nn::softmax(x, &axes[..]).square().sum(..)).call(&x)?;
         let expected = grad(|x: Array| softmax_by_parts(&x, &axes).square().sum(..)).call(&x)?;

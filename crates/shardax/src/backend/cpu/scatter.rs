@@ -1,5 +1,7 @@
 //! Scattered sums on CPU.
 
+#[cfg(feature = "cpu-kernels")]
+use super::kernels;
 use crate::backend::rules::Lowered;
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
@@ -10,8 +12,12 @@ use crate::ops::primitive::scatter::{Scatter, ScatterKind};
 /// one chain, and converting so many updates takes less time than adding them.
 const MIN_UPDATES: usize = 1024;
 
-/// Adds many updates of few elements in float64.
+/// Adds numbers to a vector by a kernel, and otherwise many updates of few elements in float64.
 pub(super) fn lower(scatter: &Scatter, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
+    #[cfg(feature = "cpu-kernels")]
+    if let Some(sums) = kernels::scatter_add::lower(scatter, cx, args, &outs[0]) {
+        return Ok(Some(vec![sums]));
+    }
     let [elements, updates] = [args[0], args[2]].map(|v| cx.aval(v).size());
     if scatter.kind != ScatterKind::Add || outs[0].dtype != DType::F32 || updates < MIN_UPDATES * elements.max(1) {
         return Ok(None);

@@ -37,6 +37,10 @@ pub(super) const REMAINDER: usize = 1 << 8;
 /// Sines, cosines, tangents, logarithms, powers and cube roots, in elements.
 pub(super) const ELEMENTWISE: usize = 1 << 10;
 
+/// Sums at positions of a vector, in updates, and the maximum number of sums for each update.
+pub(super) const SCATTER_ADD: usize = 1 << 8;
+pub(super) const SUMS_PER_UPDATE: usize = 2;
+
 /// Searches in ascending arrays, in values.
 pub(super) const SEARCH: usize = 1 << 8;
 
@@ -46,6 +50,7 @@ pub(super) const SORT: usize = 1 << 5;
 /// Softmax of rows, in elements, and the minimum number of elements of a row. XLA's loops over smaller arrays read them from the
 /// processor's caches, and its loops over shorter rows compute several rows in a vector.
 pub(super) const SOFTMAX: usize = 1 << 20;
+pub(super) const SOFTMAX_F64: usize = 1 << 18;
 pub(super) const SOFTMAX_ROW: usize = 32;
 
 /// The largest elements of rows, in elements.

@@ -21,6 +21,7 @@ mod limits;
 pub(super) mod low_precision;
 pub(in crate::backend) mod matmul;
 pub(super) mod remainder;
+pub(super) mod scatter_add;
 pub(super) mod search_sorted;
 pub(super) mod softmax;
 pub(super) mod sort;
@@ -81,6 +82,7 @@ const HANDLERS: &[(&str, Handler)] = &[
     (elementwise::LOG, elementwise::handle_log),
     (elementwise::CBRT, elementwise::handle_cbrt),
     (elementwise::POW, elementwise::handle_pow),
+    (scatter_add::TARGET, scatter_add::handle),
     (search_sorted::TARGET, search_sorted::handle),
     (sort::TARGET, sort::handle),
     (sort::INTEGERS, sort::handle_integers),

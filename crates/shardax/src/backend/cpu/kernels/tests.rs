@@ -22,6 +22,7 @@ const CALLS: &[(&str, &str, &str, &str)] = &[
     (elementwise::LOG, "0xf64", "", "0xf64"),
     (elementwise::CBRT, "0xf64", "", "0xf64"),
     (elementwise::POW, "0xf32 0xf32", "", "0xf32"),
+    (scatter_add::TARGET, "0xf32 0xi32 0xf32", "", "0xf32"),
     (search_sorted::TARGET, "0xf32 3xf32", "counts_equal=0", "3xi32"),
     (sort::TARGET, "2x0xf32 2x0xi32", "keys=1", "2x0xf32 2x0xi32"),
     (softmax::TARGET, "0x4xf32", "", "0x4xf32"),
