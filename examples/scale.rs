@@ -16,7 +16,7 @@ fn main() -> Result<()> {
     let n = device_count();
     let x = arange(0..4 * n as i32).reshape([n, 4]);
 
-    // Slice i of x goes to device i; y goes to all of them.
+    // Device i receives slice i of x; every device receives y.
     let scale_add = pmap(|x: Array, y: Array| x * 2 + y).in_axes((0, None));
     println!("scaled by 2, plus 100:\n{}", scale_add.call((&x, 100.0f32))?);
 

@@ -95,10 +95,7 @@ pub fn measure_for<R>(seconds: f64, mut call: impl FnMut() -> Result<R>) -> Resu
 
 /// Returns `true` if no further call is needed after this many runs, in `spent` of the `seconds` for them.
 fn is_enough(runs: usize, spent: f64, seconds: f64) -> bool {
-    match runs < MIN_RUNS {
-        true => runs > 0 && spent > 2.0,
-        false => spent > seconds || runs >= MAX_RUNS,
-    }
+    if runs < MIN_RUNS { runs > 0 && spent > 2.0 } else { spent > seconds || runs >= MAX_RUNS }
 }
 
 /// Times a fixed number of calls, for several processes that must call equally often.

@@ -170,10 +170,7 @@ impl Operation {
 
 /// The shape of an operand of a matmul, which has its columns first if it is transposed.
 fn operand_shape(batch: usize, is_transposed: bool, rows: usize, columns: usize) -> [usize; 3] {
-    match is_transposed {
-        true => [batch, columns, rows],
-        false => [batch, rows, columns],
-    }
+    if is_transposed { [batch, columns, rows] } else { [batch, rows, columns] }
 }
 
 /// Prints the time of one operation in µs.

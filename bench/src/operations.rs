@@ -113,9 +113,10 @@ pub fn avg_pool_3x3() -> Result<Timing> {
 /// A convolution to 64 features in groups, with holes in the kernel, or transposed.
 pub fn conv(groups: usize, dilation: usize, transposed: bool) -> Result<Timing> {
     let numbers = lax::ConvOptions::new().dimension_numbers("NHWC", "HWIO", "NHWC");
-    of(&[IMAGES, &[3, 3, 64 / groups, 64]], move |x| match transposed {
-        true => lax::conv_transpose(&x[0], &x[1], [2, 2], lax::Padding::Same, numbers.clone()),
-        false => {
+    of(&[IMAGES, &[3, 3, 64 / groups, 64]], move |x| {
+        if transposed {
+            lax::conv_transpose(&x[0], &x[1], [2, 2], lax::Padding::Same, numbers.clone())
+        } else {
             let options = numbers.clone().feature_group_count(groups).rhs_dilation([dilation, dilation]);
             lax::conv_general_dilated(&x[0], &x[1], [1, 1], lax::Padding::Same, options)
         }

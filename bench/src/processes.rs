@@ -8,18 +8,22 @@ use shardax::{distributed, multihost};
 use crate::clock::{Timing, measure_times, thread_us};
 use crate::{Measured, Row, cnn, training};
 
-const FEW: usize = 20;
-const MANY: usize = 500;
+/// The number of measured exchanges of large arrays, which take long.
+const LARGE_EXCHANGES: usize = 20;
+/// The number of measured exchanges of small arrays.
+const SMALL_EXCHANGES: usize = 500;
 /// Enough calls for a thread's CPU clock, which the system updates every few milliseconds.
 const OFTEN: usize = 20_000;
 
 pub const ROWS: &[Row] = &[
-    ("mp_psum_4", || exchange(4, MANY, |x| psum(x, "i"))),
-    ("mp_psum_16mib", || exchange(4 << 20, FEW, |x| psum(x, "i"))),
-    ("mp_all_gather_1mib", || exchange(256 << 10, FEW, |x| all_gather_tiled(x, "i", 0).sum(..).expand_dims(0))),
-    ("mp_all_to_all_1mib", || exchange(256 << 10, FEW, |x| all_to_all_tiled(x, "i", 0, 0))),
+    ("mp_psum_4", || exchange(4, SMALL_EXCHANGES, |x| psum(x, "i"))),
+    ("mp_psum_16mib", || exchange(4 << 20, LARGE_EXCHANGES, |x| psum(x, "i"))),
+    ("mp_all_gather_1mib", || {
+        exchange(256 << 10, LARGE_EXCHANGES, |x| all_gather_tiled(x, "i", 0).sum(..).expand_dims(0))
+    }),
+    ("mp_all_to_all_1mib", || exchange(256 << 10, LARGE_EXCHANGES, |x| all_to_all_tiled(x, "i", 0, 0))),
     ("mp_pmap_rewrap", rewrap),
-    ("mp_shard_map_local", || exchange(4, MANY, |x| x * 2.0)),
+    ("mp_shard_map_local", || exchange(4, SMALL_EXCHANGES, |x| x * 2.0)),
     ("mp_cnn_step", cnn::mp_cnn_step),
     ("mp_mlp_step", training::mp_mlp_step),
     ("mp_compile_cnn", cnn::mp_compile_cnn),
@@ -42,7 +46,7 @@ fn exchange(n: usize, runs: usize, f: fn(Array) -> Array) -> Result<Timing> {
 fn rewrap() -> Result<Timing> {
     let f = pmap(|x: Array| x * 2.0);
     let x = f.call(&ones([local_device_count(), 4]))?;
-    measure_times(MANY, || block_until_ready(f.call(&x)?))
+    measure_times(SMALL_EXCHANGES, || block_until_ready(f.call(&x)?))
 }
 
 /// The CPU time of a thread for one call, which does not depend on the other processes.

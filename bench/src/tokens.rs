@@ -16,15 +16,12 @@ const RUNS: usize = 3;
 /// few bits.
 pub fn run(file: &Path) -> Result<()> {
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let [prompt, text] = match name.contains("bf16") {
-        true => {
-            let model = Decoder::from_pretrained_with(file, &LoadOptions::new().policy(Policy::bf16()))?;
-            measure(|prompts, options| model.stream(prompts, options))?
-        }
-        false => {
-            let model = Packed::<Decoder>::from_pretrained(file)?;
-            measure(|prompts, options| model.stream(prompts, options))?
-        }
+    let [prompt, text] = if name.contains("bf16") {
+        let model = Decoder::from_pretrained_with(file, &LoadOptions::new().policy(Policy::bf16()))?;
+        measure(|prompts, options| model.stream(prompts, options))?
+    } else {
+        let model = Packed::<Decoder>::from_pretrained(file)?;
+        measure(|prompts, options| model.stream(prompts, options))?
     };
     println!("{name}\tshardax\t{prompt:.1}\t{text:.2}\t{:.0} MiB", crate::peak_mib());
     Ok(())

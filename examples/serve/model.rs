@@ -71,9 +71,10 @@ impl Model {
             compiled.call(zeros([*rows, model.features]))?.block_until_ready()?;
         }
         model.sizes.sort_by_key(|(rows, _)| *rows);
-        match model.sizes.is_empty() {
-            false => Ok(model),
-            true => Err(Error::new(ErrorKind::Value, format!("{}: no exported function is there", folder.display()))),
+        if !model.sizes.is_empty() {
+            Ok(model)
+        } else {
+            Err(Error::new(ErrorKind::Value, format!("{}: no exported function is there", folder.display())))
         }
     }
 
@@ -92,9 +93,10 @@ impl Batched for Model {
     }
 
     fn check(&self, row: &[f32]) -> Result<(), String> {
-        match row.len() == self.features {
-            true => Ok(()),
-            false => Err(format!("it has {} features, and the model takes {}", row.len(), self.features)),
+        if row.len() == self.features {
+            Ok(())
+        } else {
+            Err(format!("it has {} features, and the model takes {}", row.len(), self.features))
         }
     }
 

@@ -84,7 +84,7 @@ fn cifar10() {
     // Gradient accumulation, augmentation on threads, and a run in two parts.
     let more = ["--augment", augmentations, "--threads", "3", "--accumulate", "2", "--run", &run];
     let first_loss = numbers(&cifar10(&[&two[..], &["--epochs", "1"], &more].concat()), ", loss ")[0];
-    // The same images in one part on one device give the same loss.
+    // The loss of the same images in one part on one device must be equal.
     let arguments = ["--devices", "1", "--per-device-batch", "32", "--epochs", "1", "--augment", augmentations];
     let single_device_loss = numbers(&cifar10(&arguments), ", loss ")[0];
     assert!(

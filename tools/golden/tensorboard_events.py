@@ -3,7 +3,7 @@
     .venv/golden/bin/pip install tensorboard
     .venv/golden/bin/python tools/golden/tensorboard_events.py
 
-The test `logs::event_files_are_those_that_tensorboard_reads` of shardax-train compares what it writes with that file, byte by
+The test `logs::event_file_is_read_by_tensorboard` of shardax-train compares what it writes with that file, byte by
 byte, so that this needs to be run only when the file changes (SHARDAX_TEST_UPDATE_SNAPSHOTS=1 writes it).
 """
 

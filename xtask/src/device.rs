@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rows_are_those_of_the_benchmarks() {
+    fn rows_match_benchmarks() {
         let bench = include_str!("../../bench/src/main.rs");
         for row in ROWS.iter().chain(&ON_ACCELERATORS) {
             assert!(bench.contains(&format!("(\"{row}\", ")), "{row}");

@@ -372,7 +372,7 @@ These do not compile:
 
     /// Cells without new results are unchanged.
     #[test]
-    fn new_results_replace_those_of_a_family() {
+    fn new_results_replace_old_results_of_family() {
         let lines = "golden|sort|h100|1|0|8|9\ngolden|sort|h100|1|1|7|7\nrejected|sort|h100|1|no sort|1|sort/c64";
         let rows: Vec<Vec<&str>> = lines.lines().map(|line| line.split('|').collect()).collect();
         let text = operations(&rows, PAGE);

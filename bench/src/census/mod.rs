@@ -123,9 +123,10 @@ pub fn run(folder: &Path, filter: &str) -> std::result::Result<(), Box<dyn std::
     create_dir_all(folder)?;
     let path = folder.join("shardax.tsv");
     // A row is appended when it has been measured, so that you can interrupt the census and start it again.
-    let measured: HashSet<String> = match path.exists() {
-        true => read_to_string(&path)?.lines().map(|line| key(line).to_owned()).collect(),
-        false => HashSet::new(),
+    let measured: HashSet<String> = if path.exists() {
+        read_to_string(&path)?.lines().map(|line| key(line).to_owned()).collect()
+    } else {
+        HashSet::new()
     };
     let mut file: File = OpenOptions::new().create(true).append(true).open(&path)?;
     for row in rows::rows().iter().filter(|row| row.expression.contains(filter)) {

@@ -161,7 +161,7 @@ fn a_run_without_progress_ends() {
     says(&text, &["restarts 1 processes from step 10", "ends: 2 attempts in a row made no new checkpoint, at step 10"]);
 }
 
-/// The program says that it was preempted, and this command was not: it goes on, and that is not a failure.
+/// The program was preempted, but this command was not. The command must start it again, without counting a failure.
 #[test]
 fn a_preempted_program_is_restarted_and_that_is_no_failure() {
     let script = "n=$(cat n 2>/dev/null || echo 0); n=$((n + 1)); echo $n > n; mkdir -p steps/$n; touch steps/$n/commit

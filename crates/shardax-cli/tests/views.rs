@@ -45,7 +45,7 @@ fn a_run_is_drawn_from_its_folder() {
         drawn.contains("the log has no number `perplexity`; draw another with `--curve`: accuracy, loss"),
         "{drawn}"
     );
-    // A long list goes on in the next line.
+    // A long list continues on the next line.
     assert!(drawn.contains("time/remaining_seconds"), "{drawn}");
     // A run whose last step is logged is finished, however long ago; one that is only quiet is not.
     assert!(!drawn.contains("finished") && !run.is_finished());

@@ -1,12 +1,13 @@
 //! Convolutions as matmuls: patches of the image times the filter.
 //!
-//! XLA (xla-cpu-pjrt 0.0.1) contracts patches too. It takes longer with AVX-512, and where much of an image is padding.
+//! XLA (xla-cpu-pjrt 0.0.1) also multiplies patches, but it takes longer with AVX-512, and if much of an image is
+//! padding.
 
 use std::ops::Range;
 
 use ndarray::{ArrayView2, ArrayViewMut2, Axis, Slice};
 
-use crate::patches::{COLUMNS, Patches, ROWS};
+use crate::patches::{COLUMNS, PATCHES_PER_MATMUL, Patches};
 use crate::phases::Phase;
 use crate::product::{Before, product};
 use crate::scratch::Scratch;
@@ -14,7 +15,7 @@ use crate::tasks::run_tasks;
 use crate::view::check;
 use crate::{FilterWindow, Result, SPATIAL, ShapeError, View};
 
-/// The minimum number of rows in a task: with fewer, packing the filter for each costs most.
+/// The minimum number of rows in a task. Each task packs the filter, which would otherwise take most of the time.
 const MIN_ROWS: usize = 32;
 
 /// Computes a convolution.
@@ -22,10 +23,11 @@ const MIN_ROWS: usize = 32;
 /// The image `x` is `[images, depth, height, width, features]`, the filter is `[depth, height, width, features, outputs]`, and
 /// the result is `[images, depth, height, width, outputs]`, and `size` is its spatial dimensions.
 ///
-/// `of` is the window of the filter's gradient: its `dilation` is the stride of the convolution, its `stride` is the dilation of
-/// the filter, and its `positions` are the filter's spatial dimensions. `base` is the distance between the elements of the
-/// image, which is not 1 in gradients of strided convolutions; the gaps between elements are left out of sums, because they are
-/// zeros. Padding is multiplied with the filter, so that an infinite filter gives NaN there. Sums over no elements are 0.
+/// `of` is the window of the filter's gradient: its `dilation` is the stride of the convolution, its `stride` is the
+/// dilation of the filter, and its `positions` are the filter's spatial dimensions. `base` is the distance between the
+/// elements of the image, which is not 1 in gradients of strided convolutions; the gaps between elements are left out
+/// of sums, because they are zeros. Padding is multiplied with the filter, so that an infinite filter element results
+/// in NaN there, as in XLA. Sums over no elements are 0.
 ///
 /// Each thread needs memory for 256 rows of at most 1,024 columns (or of the features of one element). With a base dilation it
 /// also needs 256 rows of the result, and the call allocates a copy of the filter.
@@ -116,8 +118,8 @@ impl<'a> Kernel<'a> {
     /// Computes some rows of the result, of an image without gaps.
     pub fn compute_rows(&self, rows: Range<usize>, out: &mut [f32]) {
         let [phase] = &self.phases[..] else { return };
-        let mut room = Scratch::new(ROWS.min(rows.len()) * self.columns());
-        for (start, out) in rows.step_by(ROWS).zip(out.chunks_mut(ROWS * self.outputs)) {
+        let mut room = Scratch::new(PATCHES_PER_MATMUL.min(rows.len()) * self.columns());
+        for (start, out) in rows.step_by(PATCHES_PER_MATMUL).zip(out.chunks_mut(PATCHES_PER_MATMUL * self.outputs)) {
             self.add_up(phase, &mut room, start..start + out.len() / self.outputs, out);
         }
     }
@@ -131,12 +133,12 @@ impl<'a> Kernel<'a> {
     pub fn run(&self, out: &mut [f32], threads: usize) {
         let outputs = self.outputs;
         let columns = self.columns();
-        let rows = ROWS.min(out.len() / outputs);
+        let rows = PATCHES_PER_MATMUL.min(out.len() / outputs);
         // Each thread gets at least one part. With several phases a part consists of entire lines, enough of them that each
         // phase has about as many rows as are multiplied together. How rows are divided changes no sum.
         let most = (out.len() / outputs).div_ceil(threads).max(MIN_ROWS);
-        let lines = ((ROWS * self.phases.len()).min(most) / self.width).max(1);
-        let block = if self.is_whole { ROWS.min(most) } else { lines * self.width };
+        let lines = ((PATCHES_PER_MATMUL * self.phases.len()).min(most) / self.width).max(1);
+        let block = if self.is_whole { PATCHES_PER_MATMUL.min(most) } else { lines * self.width };
         let tasks = out.chunks_mut(block * outputs).enumerate().collect();
         run_tasks(
             tasks,
@@ -159,8 +161,8 @@ impl<'a> Kernel<'a> {
     /// Computes the outputs of a phase among these rows of the result.
     fn compute(&self, phase: &Phase<'_>, room: &mut Room, rows: &Range<usize>, out: &mut [f32]) {
         let patches = phase.patches_in(&(rows.start / self.width..rows.end / self.width));
-        for start in patches.clone().step_by(ROWS) {
-            let patches = start..(start + ROWS).min(patches.end);
+        for start in patches.clone().step_by(PATCHES_PER_MATMUL) {
+            let patches = start..(start + PATCHES_PER_MATMUL).min(patches.end);
             let computed = &mut room.outputs[..patches.len() * self.outputs];
             if phase.filter.is_empty() {
                 computed.fill(0.0);

@@ -21,16 +21,17 @@ pub enum Cumulative {
     Min,
 }
 
-/// The columns that are computed together: their totals stay in the first cache.
+/// The number of columns that are computed together, so that their totals stay in the first-level cache.
 const COLUMNS: usize = 2048;
 
 /// The minimum number of elements of a thread.
-const THREAD: usize = 1 << 17;
+const MIN_ELEMENTS_PER_THREAD: usize = 1 << 17;
 
 /// The minimum number of elements of a thread, if each costs an exponential and a logarithm.
-const LOG_THREAD: usize = 1 << 13;
+const MIN_LOG_ELEMENTS_PER_THREAD: usize = 1 << 13;
 
-/// The rows that are computed together if there is one column: each is a chain of additions, which take several cycles.
+/// The number of rows that are computed together if there is one column. Each row is a chain of additions, and an
+/// addition must wait several cycles for the one before it, so several chains run at once.
 const CHAINS: usize = 4;
 
 per_type!(CumulativeOf for [f32, f64, i32, i64, u32, u64] {
@@ -161,8 +162,9 @@ macro_rules! integers {
 }
 integers!(i32 i64 u32 u64);
 
-/// Combines each element of `x`, `[batch, rows, columns]`, with all elements before it along the rows; if `is_reversed`, with
-/// all after it.
+/// Combines each element of `x`, `[batch, rows, columns]`, with all elements before it along the rows, or with all
+/// after it if `is_reversed`. You can use it along any axis, because the leading dimensions are the batch and the
+/// trailing ones the columns.
 ///
 /// Sums and products of f32 are computed in f64, and each result is rounded once; one that overflows stays infinite. Integers wrap around. Allocates 16 KiB and a few words for
 /// each row.
@@ -201,7 +203,7 @@ fn cumulative_of<T: Accumulate>(
     if out.is_empty() {
         return Ok(());
     }
-    let threads = threads.min(out.len() / THREAD);
+    let threads = threads.min(out.len() / MIN_ELEMENTS_PER_THREAD);
     match operation {
         Cumulative::Sum => combine(x.data(), shape, T::widen, totals(T::add), is_reversed, out, threads),
         Cumulative::Product => combine(x.data(), shape, T::widen, totals(T::multiply), is_reversed, out, threads),
@@ -222,8 +224,9 @@ fn totals<T: Accumulate>(
     }
 }
 
-/// The logarithm of the sum of the exponentials of each element of `x`, `[batch, rows, columns]`, and of all elements
-/// before it along the rows; if `is_reversed`, of all after it. It is computed in f64. Allocates 32 KiB and a few words for each row.
+/// Computes cumulative `log(sum(exp(x)))` of `x`, `[batch, rows, columns]`, along the rows: of each element and all
+/// elements before it, or all after it if `is_reversed`. The sums are in f64 and relative to the largest exponent, so
+/// that they cannot overflow. Allocates 32 KiB and a few words for each row.
 ///
 /// ```
 /// use shardax_cpu_kernels::{View, cumulative_logsumexp};
@@ -235,7 +238,7 @@ fn totals<T: Accumulate>(
 /// ```
 ///
 /// # Errors
-/// Returns an error if the shapes do not fit.
+/// Returns an error if `out` does not have as many elements as `x`, or `x` does not have three dimensions.
 pub fn cumulative_logsumexp<T: Accumulate<Total = f64>>(
     x: View<'_, T>,
     is_reversed: bool,
@@ -247,7 +250,7 @@ pub fn cumulative_logsumexp<T: Accumulate<Total = f64>>(
     if out.is_empty() {
         return Ok(());
     }
-    let threads = threads.min(out.len() / LOG_THREAD);
+    let threads = threads.min(out.len() / MIN_LOG_ELEMENTS_PER_THREAD);
     combine(x.data(), shape, |x| (x.widen(), 1.0), add_exponential, is_reversed, out, threads);
     Ok(())
 }
@@ -297,9 +300,12 @@ fn combine<T: Accumulate, Total: Copy + Send>(
         tasks,
         threads,
         || (),
-        |(), task| match is_reversed {
-            false => rows_of(task.into_iter(), start, step),
-            true => rows_of(task.into_iter().rev(), start, step),
+        |(), task| {
+            if !is_reversed {
+                rows_of(task.into_iter(), start, step)
+            } else {
+                rows_of(task.into_iter().rev(), start, step)
+            }
         },
     );
 }

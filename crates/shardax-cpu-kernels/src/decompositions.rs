@@ -15,12 +15,14 @@ use crate::tasks::run_tasks;
 use crate::view::check;
 use crate::{Result, View};
 
-/// The maximum size in bytes of a row or a column of matrices whose eigenvalues and singular values are computed in lanes.
-/// Jacobi's method needs more sweeps for larger matrices, and larger matrices of f64 do not fit the cache.
+/// The maximum size in bytes of a row or a column of matrices whose eigenvalues and singular values are computed in
+/// lanes. Larger matrices are left to `faer`, because Jacobi's method needs more sweeps for them, and in f64 they do
+/// not fit in the cache.
 const MAX_JACOBI_BYTES: usize = 64;
 
-/// Computes the lower triangular `l` of `a = l lᵀ` for a batch of symmetric matrices `[batch, n, n]`. Only the lower triangles
-/// are read. The result is NaN for a matrix that is not finite or not positive definite.
+/// Computes the lower triangular `l` of `a = l lᵀ` for a batch of symmetric matrices `[batch, n, n]`. Only the lower
+/// triangles are read, so the upper ones can have any values. The result is NaN for a matrix that is not finite or not
+/// positive definite, because one such matrix must not stop the others.
 ///
 /// Allocates a matrix for each thread.
 ///
@@ -37,7 +39,7 @@ pub(crate) fn cholesky_of<T: Real>(a: View<'_, T>, l: &mut [T], threads: usize) 
         let tasks = a.data().chunks(LANES * n * n).zip(l.chunks_mut(LANES * n * n)).collect();
         run_tasks(
             tasks,
-            threads.min(batch * n * n * n / lanes::THREAD),
+            threads.min(batch * n * n * n / lanes::MIN_MULTIPLY_ADDS_PER_THREAD),
             || lanes::zeros(n * n),
             |matrix, (a, l)| {
                 interleave(a, n * n, matrix);
@@ -121,7 +123,7 @@ pub(crate) fn eigh_of<T: Real>(a: View<'_, T>, vectors: &mut [T], values: &mut [
         check("the elements of a result", values.len(), batch * n)?;
         let results = vectors.chunks_mut(LANES * n * n).zip(values.chunks_mut(LANES * n));
         let tasks = a.data().chunks(LANES * n * n).zip(results).collect();
-        let threads = threads.min(batch * n * n * n / lanes::THREAD);
+        let threads = threads.min(batch * n * n * n / lanes::MIN_MULTIPLY_ADDS_PER_THREAD);
         // A thread with too few operations would cost more than it saves.
         run_tasks(
             tasks,
@@ -138,10 +140,8 @@ pub(crate) fn eigh_of<T: Real>(a: View<'_, T>, vectors: &mut [T], values: &mut [
     }
     each(a, [vectors, values], [n * n, n], batch, threads, |a, [vectors, values]| {
         let (scaled, scale) = symmetric(a, n);
-        let eigen = match is_finite(&scaled) {
-            true => SelfAdjointEigen::new(matrix(&scaled, n, n), Side::Lower).ok(),
-            false => None,
-        };
+        let eigen =
+            if is_finite(&scaled) { SelfAdjointEigen::new(matrix(&scaled, n, n), Side::Lower).ok() } else { None };
         let Some(eigen) = eigen else {
             vectors.fill(T::NAN);
             return values.fill(T::NAN);
@@ -186,11 +186,17 @@ pub(crate) fn svd_of<T: Real>(
     let [batch, m, n] = a.dims("the operand")?;
     let k = m.min(n);
     let [columns, rows] = if is_full { [m, n] } else { [k, k] };
+    // The lanes compute only as many columns of `u` as the matrix has, so wide matrices and full results are left to `faer`.
     if m >= n && (m == n || !is_full) && is_for_lanes(batch, [m, n], MAX_JACOBI_BYTES / size_of::<T>()) {
         check("the elements of a result", u.len(), batch * m * n)?;
         check("the elements of a result", s.len(), batch * n)?;
         check("the elements of a result", vt.len(), batch * n * n)?;
-        svd_in_lanes(a.data(), [m, n], [u, s, vt], threads.min(batch * m * n * n / lanes::THREAD));
+        svd_in_lanes(
+            a.data(),
+            [m, n],
+            [u, s, vt],
+            threads.min(batch * m * n * n / lanes::MIN_MULTIPLY_ADDS_PER_THREAD),
+        );
         return Ok(());
     }
     each(a, [u, s, vt], [m * columns, k, rows * n], batch, threads, |a, results| {

@@ -18,10 +18,10 @@ const CHUNK_FEATURES: usize = 16;
 
 /// Computes the gradient of a depthwise convolution with respect to its filter.
 ///
-/// The operand `x` is `[images, depth, height, width, features]`, and the cotangent, `window`, has the same numbers of images and
-/// features. The result is `[positions.., features]`, and 0 if there are no images. Padding is multiplied with the cotangent
-/// too, so that an infinite cotangent results in NaN. The call allocates up to 16 times the size of the result, and a line
-/// of the operand for each of these parts.
+/// The operand `x` is `[images, depth, height, width, features]`, and the cotangent, `window`, has the same numbers of
+/// images and features. The result is `[positions.., features]`, and 0 if there are no images. Padding is multiplied
+/// with the cotangent too, so that an infinite cotangent results in NaN, as in XLA. The call allocates up to 16 times
+/// the size of the result, and a line of the operand for each of these parts.
 ///
 /// ```
 /// use shardax_cpu_kernels::{FilterWindow, View, depthwise_filter_gradient};
@@ -78,7 +78,7 @@ impl Kernel<'_> {
     fn add_up(&self, lines: Range<usize>, sums: &mut [f32]) {
         let Operands { of, x, window: all, features, .. } = &self.0;
         let features = *features;
-        // Padding is multiplied too: an infinite cotangent there gives NaN.
+        // Padding is multiplied too, because an infinite cotangent there must result in NaN.
         let padding = vec![0.0; of.operand[2] * features];
         for line in lines {
             let (image, element) = of.line(line);

@@ -16,7 +16,7 @@ use crate::tasks::run_tasks;
 use crate::view::check;
 use crate::{Result, ShapeError, View};
 
-/// The maximum number of rows.
+/// The maximum number of rows of [`few_rows`]. For more rows, you should call [`matmul`](crate::matmul) instead.
 pub const MAX_ROWS: usize = 8;
 
 /// The number of contracted elements that are added up before their sum is added to the result, because short chains of

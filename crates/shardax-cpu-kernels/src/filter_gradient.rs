@@ -9,20 +9,21 @@ use std::ops::Range;
 use ndarray::{ArrayView2, ArrayViewMut2};
 
 use crate::filter_window::Operands;
-use crate::patches::{COLUMNS, ROWS};
+use crate::patches::{COLUMNS, PATCHES_PER_MATMUL};
 use crate::product::{Before, product};
 use crate::scratch::Scratch;
 use crate::tasks::run_tasks;
 use crate::{FilterWindow, Result, View};
 
-/// The number of elements of the window, in all images, that are multiplied together: with fewer, the kernel saves nothing.
-pub const MIN_PATCHES: usize = ROWS;
+/// The number of elements of the window, in all images, that are multiplied together. You should use another method for
+/// fewer, because the kernel saves nothing then.
+pub const MIN_PATCHES: usize = PATCHES_PER_MATMUL;
 
-/// The number of columns that are worth a task of their own.
+/// The minimum number of columns of a task, because a smaller one would take longer to start than to compute.
 const MIN_COLUMNS: usize = 64;
 
-/// Results of fewer elements are sums of [`PARTS`] parts, each with its own share of the patches, so that threads have
-/// something to divide.
+/// Results of fewer elements are sums of [`PARTS`] parts, each of a share of the patches. Otherwise the result would be
+/// too small to divide among threads.
 const MIN_UNDIVIDED_ELEMENTS: usize = 1 << 16;
 const PARTS: usize = 8;
 
@@ -39,7 +40,7 @@ struct Task<'a> {
 ///
 /// The operand `x` is `[images, depth, height, width, features]`, the cotangent `window` is
 /// `[images, depth, height, width, outputs]`, the result `[positions.., features, outputs]`. Padding is multiplied with
-/// the cotangent: an infinite one gives NaN there. Without images the result is 0.
+/// the cotangent, so that an infinite cotangent results in NaN there. If there are no images, the result is 0.
 ///
 /// Each thread needs [`MIN_PATCHES`] rows of at most 1,024 columns, or of one position's features; for results of fewer
 /// than 2¹⁶ elements the call needs up to seven more.

@@ -1,5 +1,5 @@
-//! The LU decomposition with partial pivoting. XLA (xla-cpu-pjrt 0.0.1) has none, and a loop over columns as a program takes five times as
-//! long to run, and a second to compile.
+//! The LU decomposition with partial pivoting. XLA (xla-cpu-pjrt 0.0.1) has none, so a program would need a loop over
+//! columns, which takes five times as long to run, and a second to compile.
 
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, s};
 use pulp::{Arch, Simd, WithSimd};
@@ -15,7 +15,7 @@ use crate::{Result, View};
 /// The number of columns that are eliminated one by one, before the rest of the matrix is updated.
 const PANEL: usize = 32;
 
-/// The decomposition `a[permutation] = l u` of a batch of matrices `[batch, m, n]`.
+/// Computes the decomposition `a[permutation] = l u` of a batch of matrices `[batch, m, n]`.
 ///
 /// `factors` has both triangles in one matrix, without the unit diagonal of `l`. `pivots`, `[batch, min(m, n)]`, are the rows
 /// that each row was exchanged with, so that you can repeat the exchanges on other arrays; `permutation`, `[batch, m]`, is their
@@ -49,7 +49,7 @@ pub(crate) fn lu_of<T: Real>(
         permutation.chunks_mut(m.max(1)).for_each(identity);
         return Ok(());
     }
-    let threads = threads.min(batch * m * n * k / lanes::THREAD);
+    let threads = threads.min(batch * m * n * k / lanes::MIN_MULTIPLY_ADDS_PER_THREAD);
     let size = if m.max(n) <= MAX_SIDE && batch >= MIN_BATCH { LANES } else { 1 };
     let results =
         factors.chunks_mut(size * m * n).zip(pivots.chunks_mut(size * k)).zip(permutation.chunks_mut(size * m));

@@ -13,10 +13,11 @@ use crate::{ShapeError, View};
 const MIN_ROWS: usize = 32;
 
 /// The approximate number of tasks per thread.
-const BLOCKS: usize = 2;
+const TASKS_PER_THREAD: usize = 2;
 
-/// The minimum number of multiply-adds of a thread: with fewer, starting it costs what it saves.
-const THREAD: usize = 1 << 23;
+/// The minimum number of multiply-adds of a thread. With fewer, starting the thread takes longer than the work that it
+/// saves.
+const MIN_MULTIPLY_ADDS_PER_THREAD: usize = 1 << 23;
 
 /// A part of one matmul: of the left operand, the right one, and the result.
 type Task<'a, T> = (ArrayView2<'a, T>, ArrayView2<'a, T>, ArrayViewMut2<'a, T>);
@@ -51,7 +52,7 @@ impl Float for f64 {}
 /// Allocates a few words for each task, and for each thread packed blocks of the operands, of less than 2²⁰ elements.
 ///
 /// # Errors
-/// Returns an error if the batches, the contracted dimensions and the size of the result do not fit each other.
+/// Returns an error if the batches, the contracted dimensions and the size of the result do not agree.
 pub fn matmul<T: Float>(
     lhs: View<'_, T>,
     rhs: View<'_, T>,
@@ -81,7 +82,7 @@ fn matmul_of<T: Float>(
     }
     // Blocks of packed operands cost more than they save for matrices that fit into registers.
     if depth > 0 && [rows, columns, depth].iter().all(|side| *side <= MAX_SMALL_SIDE) {
-        let threads = threads.min(size.saturating_mul(depth) / THREAD).max(1);
+        let threads = threads.min(size.saturating_mul(depth) / MIN_MULTIPLY_ADDS_PER_THREAD).max(1);
         multiply_small(
             SmallMatrices { data: lhs.data(), sizes: [rows, depth], is_transposed: contracted[0] == 1 },
             SmallMatrices { data: rhs.data(), sizes: [depth, columns], is_transposed: contracted[1] == 2 },
@@ -112,15 +113,17 @@ fn matrices<'a, T>(
     Ok(matrices)
 }
 
-/// Computes `c = a b`. A task is a few rows, so that a thread which starts late computes fewer of them. If the right operand
-/// is transposed, a task is a few columns instead, because packing that operand costs most and each task packs its part.
+/// Computes `c = a b`. A task is a few rows, so that a thread which starts late computes fewer of them. If the right
+/// operand is transposed, a task is a few columns instead, because each task must pack its part of that operand, which
+/// takes most of the time.
 fn multiply<T: Float>(a: ArrayView3<'_, T>, b: ArrayView3<'_, T>, mut c: ArrayViewMut3<'_, T>, threads: usize) {
     let (batch, rows, columns) = c.dim();
     let work = c.len().saturating_mul(a.dim().2);
-    let threads = threads.min(work / THREAD).max(1);
+    let threads = threads.min(work / MIN_MULTIPLY_ADDS_PER_THREAD).max(1);
     let by_rows = b.strides()[2] == 1 || columns < rows / 2;
     let (along, axis) = if by_rows { (rows, Axis(0)) } else { (columns, Axis(1)) };
-    let blocks = if threads == 1 { 1 } else { (BLOCKS * threads).div_ceil(batch).min(along / MIN_ROWS).max(1) };
+    let blocks =
+        if threads == 1 { 1 } else { (TASKS_PER_THREAD * threads).div_ceil(batch).min(along / MIN_ROWS).max(1) };
     let block = along.div_ceil(blocks).max(1);
     // Views are split instead of indexed, so that each task borrows its own part of the result.
     let mut tasks: Vec<Task<'_, T>> = Vec::with_capacity(batch * blocks);

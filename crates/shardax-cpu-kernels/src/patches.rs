@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::filter_window::Window;
 
 /// The number of patches that are multiplied together.
-pub(crate) const ROWS: usize = 256;
+pub(crate) const PATCHES_PER_MATMUL: usize = 256;
 
 /// The maximal number of columns of patches that are built together, unless one position has more features.
 pub(crate) const COLUMNS: usize = 1024;

@@ -14,7 +14,7 @@ use crate::Float;
 const DEPTH: usize = 512;
 
 /// The number of rows that are multiplied together. It bounds the memory of packed operands.
-const ROWS: usize = 1024;
+const ROWS_PER_BLOCK: usize = 1024;
 
 /// The treatment of the previous contents of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(crate) enum Before {
 /// rows or columns. Allocates at most 1,024 × 512 elements, and 512 × 768 of the right operand.
 ///
 /// # Panics
-/// The shapes must agree with this description.
+/// Panics if the shapes do not agree with this description; the caller must check them.
 pub(crate) fn product<T: Float>(
     a: &ArrayView2<'_, T>,
     b: &ArrayView2<'_, T>,
@@ -43,8 +43,8 @@ pub(crate) fn product<T: Float>(
     }
     // Equal parts: a short last one would load and store the result for little.
     let block = depth.div_ceil(depth.div_ceil(DEPTH).max(1)).max(1);
-    for row in (0..rows).step_by(ROWS) {
-        let of_rows = slice(row..(row + ROWS).min(rows));
+    for row in (0..rows).step_by(ROWS_PER_BLOCK) {
+        let of_rows = slice(row..(row + ROWS_PER_BLOCK).min(rows));
         let mut c = c.slice_axis_mut(Axis(0), of_rows);
         for start in (0..depth).step_by(block) {
             let of_depth = slice(start..(start + block).min(depth));

@@ -47,6 +47,7 @@ pub(crate) fn radix_sort_from<T: Copy>(
     item: impl Fn(usize) -> T + Copy,
     mut write: impl FnMut(usize, &[T]),
 ) {
+    // Few items fit in the cache, so they are sorted there at once.
     let len = items.len();
     let bits = differing_bits((0..len).map(|index| key(item(index))));
     if len <= MAX_CACHED || bits == 0 {
@@ -55,6 +56,8 @@ pub(crate) fn radix_sort_from<T: Copy>(
         sort_part(items, sized(spare, len, first), bits, false, key);
         return write(0, items);
     }
+    // Others are first divided by the highest digit into parts that fit. The keys of a part agree in that digit, so
+    // only the bits below `shift` are left to sort by.
     let mut ends = [0; 1 << MAX_DIGIT];
     let digit_bits = bits_of_parts(len, bits);
     let (ends, shift) = (&mut ends[..1 << digit_bits], bits - digit_bits);
@@ -99,6 +102,7 @@ fn sort_part<T: Copy>(source: &mut [T], target: &mut [T], bits: u32, to_target: 
             target.copy_from_slice(source);
         }
     } else if len <= MAX_CACHED {
+        // Each digit moves the items to the other slice, so the number of digits decides where they end.
         let is_in_target = sort_cached(source, target, bits, key);
         match (is_in_target, to_target) {
             (true, false) => source.copy_from_slice(target),

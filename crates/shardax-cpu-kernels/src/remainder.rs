@@ -1,7 +1,8 @@
 //! Remainders of floating-point numbers.
 //!
-//! XLA (xla-cpu-pjrt 0.0.1) calls the C library for each remainder, whose loop subtracts multiples of the divisor bit by bit. If the
-//! quotient has few bits, one division and exact products are enough, and they become vector instructions.
+//! XLA (xla-cpu-pjrt 0.0.1) calls the C library for each remainder, whose loop subtracts multiples of the divisor bit
+//! by bit. If the quotient has few bits, one division and exact products are enough, and the compiler can turn them
+//! into vector instructions.
 
 use crate::Result;
 use crate::per_type::per_type;
@@ -11,8 +12,8 @@ use crate::view::check;
 /// The elements whose quotients are checked together.
 const BLOCK: usize = 16;
 
-/// The elements of a task.
-const TASK: usize = 1 << 15;
+/// The number of elements of a task.
+const ELEMENTS_PER_TASK: usize = 1 << 15;
 
 /// Adding this number to a number of at most 51 bits, and subtracting it again, rounds to the nearest integer.
 const ROUND: f64 = 6_755_399_441_055_744.0;
@@ -89,8 +90,8 @@ fn is_small(quotient: f64, y: f64) -> bool {
     (quotient.abs() < 16_777_216.0) & (y.abs() < f64::INFINITY) & (y.abs() > MIN_DIVISOR)
 }
 
-/// The remainders of dividing the elements of `x` by the elements of `y`, with the signs of `x`, as the C function `fmod`. They are
-/// exact.
+/// Computes the remainders of dividing the elements of `x` by the elements of `y`, like the C function `fmod`. They are
+/// exact and have the signs of `x`. All three slices must have the same number of elements.
 ///
 /// ```
 /// let mut out = [0.0; 3];
@@ -108,7 +109,8 @@ pub fn remainder<T: Remainder>(x: &[T], y: &[T], out: &mut [T], threads: usize) 
 fn remainder_of<T: Remainder>(x: &[T], y: &[T], out: &mut [T], threads: usize) -> Result<()> {
     check("the elements of the divisor", y.len(), x.len())?;
     check("the elements of the result", out.len(), x.len())?;
-    let tasks = x.chunks(TASK).zip(y.chunks(TASK)).zip(out.chunks_mut(TASK)).collect();
+    let tasks =
+        x.chunks(ELEMENTS_PER_TASK).zip(y.chunks(ELEMENTS_PER_TASK)).zip(out.chunks_mut(ELEMENTS_PER_TASK)).collect();
     run_tasks(tasks, threads, || (), |(), ((x, y), out)| remainders(x, y, out));
     Ok(())
 }

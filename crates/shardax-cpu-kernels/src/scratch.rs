@@ -13,7 +13,7 @@ thread_local! {
     static KEPT: RefCell<Vec<Vec<f32>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Scratch memory of the thread. Its contents are left over from earlier calls.
+/// Scratch memory of the thread. It has the contents of earlier calls, so you must write an element before you read it.
 pub(crate) struct Scratch {
     memory: Vec<f32>,
     len: usize,

@@ -9,7 +9,7 @@ use crate::tasks::run_tasks;
 pub const MAX_SMALL_SIDE: usize = 16;
 
 /// The approximate number of tasks per thread.
-const TASKS: usize = 2;
+const TASKS_PER_THREAD: usize = 2;
 
 /// A batch of matrices, each in row order, or in column order.
 #[derive(Clone, Copy)]
@@ -50,7 +50,7 @@ pub(crate) fn multiply_small<T: Float>(
 ) {
     let size = left.sizes[0] * right.sizes[1];
     let batch = out.len() / size;
-    let part = if threads == 1 { batch } else { batch.div_ceil(TASKS * threads) };
+    let part = if threads == 1 { batch } else { batch.div_ceil(TASKS_PER_THREAD * threads) };
     let tasks: Vec<Task<'_, T>> = out
         .chunks_mut(part * size)
         .enumerate()
@@ -122,8 +122,8 @@ impl<T: Float> Task<'_, T> {
             let a = left.matrix(first + index);
             let out = &mut out[index * rows * columns..];
             // Several rows at a time, so that the processor need not wait for one sum after the other.
-            for start in (0..rows).step_by(ROWS) {
-                let mut sums = [[T::zero(); W]; ROWS];
+            for start in (0..rows).step_by(ROWS_PER_STEP) {
+                let mut sums = [[T::zero(); W]; ROWS_PER_STEP];
                 for (k, row) in padded[..depth].iter().enumerate() {
                     for (i, sums) in sums.iter_mut().enumerate() {
                         // A row beyond the last one computes the last one again.
@@ -142,10 +142,11 @@ impl<T: Float> Task<'_, T> {
 }
 
 /// The number of rows that are multiplied together.
-const ROWS: usize = 4;
+const ROWS_PER_STEP: usize = 4;
 
-/// Reads the rows of a matrix. `W` elements are read where the array has as many, because copying a known number of elements needs no
-/// call of `memcpy`: elements of the next row make sums that the next row overwrites.
+/// Reads the rows of a matrix. If the array has as many, `W` elements are read, because the compiler can copy a known
+/// number of elements without a call of `memcpy`. The surplus elements belong to the next row, and their sums are
+/// overwritten by the sums of that row.
 #[inline(always)]
 fn load<T: Float, const W: usize>(matrices: &SmallMatrices<'_, T>, index: usize, rows: &mut [[T; W]]) {
     let (elements, columns) = (matrices.matrices_from(index), matrices.sizes[1]);

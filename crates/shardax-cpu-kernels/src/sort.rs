@@ -1,8 +1,9 @@
 //! Sorting rows of several arrays by the first of them, the keys.
 //!
 //! XLA (xla-cpu-pjrt 0.0.1) sorts tuples by a comparator that it compiles. Here the keys of a row and the index of its
-//! element are packed in one integer, with the highest key first. Sorting the integers sorts the keys, and the order is stable,
-//! because the indices are distinct. Long rows are sorted by the digits of the keys alone, which keeps the order of equal keys.
+//! element are packed in one integer, with the highest key first. Sorting the integers sorts the keys. Equal keys must
+//! keep their order, and they do, because the indices are distinct. Long rows are sorted only by the digits of the
+//! keys, which keeps the order of equal keys too.
 
 use crate::Result;
 use crate::per_type::per_type;
@@ -40,10 +41,11 @@ pub const MAX_KEY_BITS: usize = 96;
 const INDEX_BITS: usize = 32;
 
 /// The minimum number of elements of a task.
-const TASK: usize = 1 << 14;
+const MIN_ELEMENTS_PER_TASK: usize = 1 << 14;
 
-/// Sorts each row of `n` elements of all operands. The first operands are the keys; you pass one order for each of them. The sort
-/// is stable, and elements keep their bits. For floats, -0 equals 0, and all NaNs are equal and come last.
+/// Sorts each row of `n` elements of all operands. The first operands are the keys; you must pass one order for each of
+/// them. The sort is stable, and elements keep their bits. For floats, -0 equals 0, and all NaNs are equal and come
+/// last.
 ///
 /// Allocates 16 or 32 bytes for each element of a row, for each thread.
 ///
@@ -90,8 +92,8 @@ pub fn sort(
     if !count.is_multiple_of(n) {
         return Err(ShapeError(format!("{count} elements in rows of {n}")));
     }
-    // A task is about `TASK` elements of entire rows, so that short rows do not need a task each.
-    let rows = TASK.div_ceil(n);
+    // A task is about `MIN_ELEMENTS_PER_TASK` elements of entire rows, so that short rows do not need a task each.
+    let rows = MIN_ELEMENTS_PER_TASK.div_ceil(n);
     let mut sources: Vec<_> = operands.iter().map(|o| (o.data.chunks(rows * n * o.width), o.width)).collect();
     let mut targets: Vec<_> = results.iter_mut().zip(operands).map(|(r, o)| r.chunks_mut(rows * n * o.width)).collect();
     let tasks: Vec<Task<'_>> = (0..count.div_ceil(rows * n))
@@ -103,9 +105,10 @@ pub fn sort(
             results: targets.iter_mut().filter_map(Iterator::next).collect(),
         })
         .collect();
-    match bits + INDEX_BITS <= 64 {
-        true => run_tasks(tasks, threads.max(1), Default::default, |memory, task| task.sort::<u64>(n, keys, memory)),
-        false => run_tasks(tasks, threads.max(1), Default::default, |memory, task| task.sort::<u128>(n, keys, memory)),
+    if bits + INDEX_BITS <= 64 {
+        run_tasks(tasks, threads.max(1), Default::default, |memory, task| task.sort::<u64>(n, keys, memory))
+    } else {
+        run_tasks(tasks, threads.max(1), Default::default, |memory, task| task.sort::<u128>(n, keys, memory))
     }
     Ok(())
 }
@@ -176,9 +179,10 @@ impl Task<'_> {
             }
             packed.iter_mut().zip(0..).for_each(|(packed, index)| *packed = packed.with_index(index));
             // Digits of the keys are enough, because the indices ascend before the sort, and digits keep the order.
-            match is_fast(n, bits as u32) {
-                true => radix_sort(packed, spare, P::key_bits),
-                false => packed.sort_unstable(),
+            if is_fast(n, bits as u32) {
+                radix_sort(packed, spare, P::key_bits)
+            } else {
+                packed.sort_unstable()
             }
             for (operand, result) in operands.iter().zip(&mut results) {
                 let part = row_bytes(row, n, operand.width);
@@ -241,8 +245,9 @@ fn float_key(bits: u64, sign: u64, infinity: u64) -> u64 {
     }
 }
 
-/// Sorts a long row of two operands of four bytes by the first one. Each element of the other operand is packed with its key, so that
-/// it moves with the key, and is not read in another order at the end. Returns `false` if the row is not such a row.
+/// Sorts a long row of two operands of four bytes by the first one. Each element of the other operand is packed with
+/// its key, so that it moves with the key, and is not read in another order at the end. Returns `false` if the row is
+/// short or has other operands, so that the caller must sort it.
 fn sort_pairs(
     operands: &[SortOperand<'_>],
     keys: &[KeyOrder],
@@ -305,13 +310,15 @@ fn pairs_by(
 ) {
     let n = keys.len().min(others.len());
     items.resize(n, 0);
-    let key = |index: usize| u64::from(to_key(u32::from_ne_bytes(keys[index])));
-    let item = |index: usize| key(index) << INDEX_BITS | u64::from(u32::from_ne_bytes(others[index]));
     radix_sort_from(
         items,
         spare,
         |item| item >> INDEX_BITS,
-        item,
+        // The key is in the upper half of an item and the other element in the lower one, so that they move together.
+        |index| {
+            let key = u64::from(to_key(u32::from_ne_bytes(keys[index])));
+            key << INDEX_BITS | u64::from(u32::from_ne_bytes(others[index]))
+        },
         |start, items: &[u64]| {
             let results = sorted_keys[start..].iter_mut().zip(&mut sorted[start..]);
             for ((sorted_key, sorted), item) in results.zip(items) {
@@ -368,7 +375,7 @@ fn sort_keys_of<T: SortKey>(n: usize, x: &[T], out: &mut [T], threads: usize) ->
     if !x.len().is_multiple_of(n) {
         return Err(ShapeError(format!("{} elements in rows of {n}", x.len())));
     }
-    let size = TASK.div_ceil(n) * n;
+    let size = MIN_ELEMENTS_PER_TASK.div_ceil(n) * n;
     let tasks = x.chunks(size).zip(out.chunks_mut(size)).collect();
     run_tasks(tasks, threads.max(1), Vec::new, |spare, (x, out): (&[T], &mut [T])| {
         if is_fast(n, 8 * size_of::<T>() as u32) {

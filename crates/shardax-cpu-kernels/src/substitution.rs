@@ -1,12 +1,12 @@
-//! Triangular systems of a few equations, for many right-hand sides. The sums of some of them are in registers, while the solutions
-//! of the equations before are read from the first cache.
+//! Triangular systems of a few equations, for many right-hand sides. The sums of several right-hand sides stay in
+//! registers, while the solutions of earlier equations are read from the first-level cache.
 
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::real::Real;
 
 /// The numbers of right-hand sides that are solved together.
-const WIDE: usize = 32;
+const RIGHT_SIDES_PER_BLOCK: usize = 32;
 const NARROW: usize = 8;
 
 /// The maximum number of equations.
@@ -14,7 +14,8 @@ pub(crate) const MAX_EQUATIONS: usize = 64;
 
 /// A triangular system, whose equations are in the order in which they are solved.
 pub(crate) struct Equations<'a, T> {
-    /// For each equation the factors of the unknowns before, and the divisor at the place of its own; a square in row order.
+    /// A square matrix in row order: for each equation the factors of the earlier unknowns, and on the diagonal the
+    /// divisor of its own unknown.
     pub factors: &'a [T],
     /// The number of equations, at most [`MAX_EQUATIONS`].
     pub count: usize,
@@ -56,7 +57,7 @@ impl<T: Real> Equations<'_, T> {
         }
     }
 
-    /// Where the row of an equation begins.
+    /// Returns the index of the first element of an equation's row.
     #[inline(always)]
     fn place(&self, equation: usize) -> usize {
         self.stride * if self.is_forward { equation } else { self.count - 1 - equation }
@@ -69,9 +70,9 @@ impl<T: Real> WithSimd for Equations<'_, T> {
     #[inline(always)]
     fn with_simd<S: Simd>(mut self, _: S) {
         let mut column = 0;
-        while column + WIDE <= self.columns {
-            self.columns::<WIDE>(column);
-            column += WIDE;
+        while column + RIGHT_SIDES_PER_BLOCK <= self.columns {
+            self.columns::<RIGHT_SIDES_PER_BLOCK>(column);
+            column += RIGHT_SIDES_PER_BLOCK;
         }
         while column + NARROW <= self.columns {
             self.columns::<NARROW>(column);

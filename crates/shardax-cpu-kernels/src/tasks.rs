@@ -1,5 +1,6 @@
-//! Tasks on several threads: the caller's thread and the threads of a pool. A thread that is started for a call often shares the
-//! caller's core for milliseconds, until Linux moves it, whereas a waiting thread is woken on an idle core.
+//! Tasks on several threads: the caller's thread and the threads of a pool. The pool's threads wait for tasks instead
+//! of being started for each call, because a new thread often shares the caller's core for milliseconds until Linux
+//! moves it, whereas a waiting thread is woken on an idle core.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 

@@ -1,21 +1,22 @@
 //! The largest elements of rows.
 //!
-//! XLA (xla-cpu-pjrt 0.0.1) sorts the indices of a row until the first ones are in order, and reads an element for each comparison. Here a
-//! row is read once, and nearly all elements are less than the smallest of the largest elements so far, which vector instructions
-//! find out.
+//! XLA (xla-cpu-pjrt 0.0.1) sorts the indices of a row until the first ones are in order, and reads an element for each
+//! comparison. Here a row is read once. Nearly all elements are smaller than the `k` largest so far, and vector
+//! instructions can reject them 32 at a time.
 
 use crate::Result;
 use crate::tasks::run_tasks;
 use crate::view::{ShapeError, check};
 
-/// The elements that are compared together with the smallest of the largest elements so far.
+/// The number of elements that are compared at once with the smallest of the `k` largest elements so far.
 const CHUNK: usize = 32;
 
-/// The number of elements that wait, besides the largest ones, until the smallest of these is computed again.
+/// The number of candidates that are collected, in addition to the `k` largest elements, before the smallest of the `k`
+/// must be computed again.
 const WAITING: usize = 64;
 
 /// The minimum number of elements of a task.
-const TASK: usize = 1 << 16;
+const MIN_ELEMENTS_PER_TASK: usize = 1 << 16;
 
 /// Computes the `k` largest elements of each row of `n` elements in descending order, and their indices. Of equal elements, the
 /// first comes first. The order is total: -NaN, negative numbers, -0, 0, positive numbers, NaN.
@@ -42,7 +43,7 @@ pub fn top_k(n: usize, k: usize, x: &[f32], values: &mut [f32], indices: &mut [i
     if values.is_empty() {
         return Ok(());
     }
-    let rows = TASK.div_ceil(n);
+    let rows = MIN_ELEMENTS_PER_TASK.div_ceil(n);
     let results = values.chunks_mut(rows * k).zip(indices.chunks_mut(rows * k));
     let tasks = x.chunks(rows * n).zip(results).collect();
     run_tasks(tasks, threads.max(1), Vec::new, |best, (x, (values, indices)): (&[f32], (&mut [f32], &mut [i32]))| {

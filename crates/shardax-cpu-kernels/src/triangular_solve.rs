@@ -24,7 +24,7 @@ pub struct Triangle {
     pub is_lower: bool,
     /// True if the matrix is transposed.
     pub transposes: bool,
-    /// True if the diagonal is 1. Then it is not read, so that it can have any values.
+    /// True if the diagonal is 1. Then it is not read, so the matrix can have any values there.
     pub has_unit_diagonal: bool,
 }
 
@@ -43,8 +43,8 @@ impl Triangle {
 /// Solves a batch of triangular systems: `a` is `[batch, n, n]`, and `b` and the solution `x` are `[batch, n, k]`, or `[batch, k, n]` if the
 /// matrices are on the right.
 ///
-/// An unknown depends only on the equations before its own, so that a NaN or a zero on the diagonal leaves the others as they are.
-/// Allocates two matrices of the size of `b` for each thread.
+/// An unknown depends only on its own equation and the ones before it. Therefore a NaN or a zero on the diagonal cannot
+/// change the unknowns before it. Allocates two matrices of the size of `b` for each thread.
 ///
 /// # Errors
 /// Returns an error if the shapes do not agree with this description.
@@ -75,7 +75,7 @@ pub(crate) fn triangular_solve_of<T: Real>(
     if x.is_empty() {
         return Ok(());
     }
-    let threads = threads.min(batch * n * n * k / lanes::THREAD);
+    let threads = threads.min(batch * n * n * k / lanes::MIN_MULTIPLY_ADDS_PER_THREAD);
     // Large systems are solved one by one, and small ones side by side in the lanes of vectors.
     let size = if n <= MAX_SIDE && batch >= MIN_BATCH { LANES } else { 1 };
     let systems = b.data().chunks(size * n * k).zip(x.chunks_mut(size * n * k));
@@ -135,9 +135,10 @@ fn substitute<T: Real>(a: ArrayView2<'_, T>, triangle: Triangle, mut x: ArrayVie
             let factors: Array2<T> = a.slice(s![rows.clone(), solved.clone()]).map(|x| -*x);
             let (above, below) =
                 x.view_mut().split_at(Axis(0), if triangle.is_forward() { rows.start } else { rows.end });
-            let (known, mut unknown) = match triangle.is_forward() {
-                true => (above, below.slice_move(s![..rows.len(), ..])),
-                false => (below, above.slice_move(s![rows.start.., ..])),
+            let (known, mut unknown) = if triangle.is_forward() {
+                (above, below.slice_move(s![..rows.len(), ..]))
+            } else {
+                (below, above.slice_move(s![rows.start.., ..]))
             };
             product(&factors.view(), &known.view(), Before::Added, &mut unknown);
         }

@@ -18,9 +18,10 @@ impl<'a, T> View<'a, T> {
     /// Returns an error unless the slice has as many elements as the shape.
     pub fn new(shape: &'a [usize], data: &'a [T]) -> std::result::Result<Self, ShapeError> {
         let size = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
-        match size == Some(data.len()) {
-            true => Ok(View { shape, data }),
-            false => Err(ShapeError(format!("{} elements for the shape {shape:?}", data.len()))),
+        if size == Some(data.len()) {
+            Ok(View { shape, data })
+        } else {
+            Err(ShapeError(format!("{} elements for the shape {shape:?}", data.len())))
         }
     }
 
@@ -42,7 +43,8 @@ impl<'a, T> View<'a, T> {
     }
 }
 
-/// Operands or results whose shapes do not fit each other.
+/// Operands or results whose shapes do not agree. The message names the dimension with both sizes, so that you can find
+/// the operand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShapeError(pub(crate) String);
 
@@ -68,8 +70,5 @@ impl From<ndarray::ShapeError> for ShapeError {
 
 /// Checks that two sizes are equal; `what` says of what they are.
 pub(crate) fn check(what: &str, found: usize, expected: usize) -> Result<()> {
-    match found == expected {
-        true => Ok(()),
-        false => Err(ShapeError(format!("{what}: {found}, expected {expected}"))),
-    }
+    if found == expected { Ok(()) } else { Err(ShapeError(format!("{what}: {found}, expected {expected}"))) }
 }

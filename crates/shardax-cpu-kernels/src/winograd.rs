@@ -22,8 +22,7 @@ use crate::scratch::Scratch;
 use crate::tasks::run_tasks;
 use crate::{FilterWindow, Result, SPATIAL, View, convolution, filter_gradient};
 
-/// The numbers of features and of outputs must be multiples of this number, which is how many elements fit the largest
-/// register.
+/// The number of elements in the largest register. The numbers of features and of outputs must be multiples of it.
 const LANES: usize = 16;
 
 /// The number of elements in a tile, and therefore the number of matmuls.
@@ -40,7 +39,7 @@ fn apart(rows: usize, columns: usize) -> usize {
     rows * columns + 5 * LANES
 }
 
-/// The number of parts into which the sums of small filters are divided, because otherwise only one thread would have work.
+/// The number of parts into which the sums of small filters are divided, because otherwise only one thread could work.
 const PARTS: usize = 4;
 
 /// Computes a convolution like [`convolution`](crate::convolution()), with 16 multiplications instead of 36 if it has a window
@@ -231,9 +230,10 @@ impl<'a> Tiles<'a> {
         // that the result has equal bits for any number of threads. A larger filter is divided by outputs, which changes no
         // sum.
         let is_small = POINTS * self.features * self.outputs <= ELEMENTS / 4 && blocks.len() >= 2 * PARTS;
-        let (parts, each) = match is_small {
-            true => (PARTS, self.outputs),
-            false => (1, self.outputs.div_ceil(threads).next_multiple_of(LANES).min(self.outputs_together())),
+        let (parts, each) = if is_small {
+            (PARTS, self.outputs)
+        } else {
+            (1, self.outputs.div_ceil(threads).next_multiple_of(LANES).min(self.outputs_together()))
         };
         let mut tasks = Vec::new();
         for first in (0..self.outputs).step_by(each) {

@@ -1,4 +1,4 @@
-//! Programs over several processes give the same bits as the plugin's own collectives in one process.
+//! Programs over several processes must return the same bits as the plugin's collectives in one process.
 
 #[path = "../../shardax-mpi/tests/common/mod.rs"]
 mod common;

@@ -156,14 +156,15 @@ impl<M: TextModel> Batcher<M> {
         self.begin(prompt, options).map_err(|error| error.at(location))
     }
 
-    /// Computes the next token of every text. Returns an empty list if there are no texts.
+    /// Computes the next token of every text. You should call it in a loop, and add texts in between. Returns an empty
+    /// list if there are no texts.
     #[track_caller]
     pub fn step(&mut self) -> Result<Vec<NextToken>> {
         let location = std::panic::Location::caller();
         self.advance().map_err(|error| error.at(location))
     }
 
-    /// Removes a text before it ends, for example when a client disconnects.
+    /// Removes a text before it ends, for example when a client disconnects, so that another text can use its slot.
     pub fn remove(&mut self, text: u64) {
         for slot in &mut self.slots {
             if slot.as_ref().is_some_and(|slot| slot.text == text) {

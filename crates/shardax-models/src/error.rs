@@ -30,12 +30,11 @@ pub(crate) fn io_error(action: &str, path: &Path, error: &io::Error) -> Error {
 /// another process writes to it.
 pub(crate) fn file_size(path: &Path) -> Result<u64> {
     let metadata = fs::metadata(path).map_err(|error| io_error("read", path, &error))?;
-    match metadata.is_file() {
-        true => Ok(metadata.len()),
-        false => {
-            let message = format!("{} is not a regular file", path.display());
-            Err(value_error(message, "pass the path of a file, or of the folder that contains it"))
-        }
+    if metadata.is_file() {
+        Ok(metadata.len())
+    } else {
+        let message = format!("{} is not a regular file", path.display());
+        Err(value_error(message, "pass the path of a file, or of the folder that contains it"))
     }
 }
 

@@ -264,7 +264,8 @@ fn generate_all<M: TextModel>(model: &M, prompts: &[Vec<i32>], options: &Generat
 }
 
 impl Decoder {
-    /// Continues each prompt and returns its new tokens. The result for a prompt does not depend on the other prompts.
+    /// Continues each prompt and returns its new tokens. You can pass prompts of different lengths; the result for a
+    /// prompt does not depend on the other prompts.
     ///
     /// # Errors
     /// Returns an error if a prompt is empty or has a token that is not in the vocabulary, if an option is out of

@@ -81,9 +81,10 @@ fn read_folder(folder: &Path, max_new_tokens: usize) -> Result<GenerateOptions> 
     })?;
     let fields = Fields { path: &path, fields };
     let ends = fields.tokens("eos_token_id")?;
-    match exists {
-        true => fields.options(GenerateOptions::new(max_new_tokens).stop_tokens(ends)),
-        false => Ok(GenerateOptions::new(max_new_tokens).stop_tokens(ends)),
+    if exists {
+        fields.options(GenerateOptions::new(max_new_tokens).stop_tokens(ends))
+    } else {
+        Ok(GenerateOptions::new(max_new_tokens).stop_tokens(ends))
     }
 }
 

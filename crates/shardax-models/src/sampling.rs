@@ -60,16 +60,16 @@ pub(crate) fn controls(texts: &[Text<'_>], vocabulary: usize, room: usize) -> Re
     });
     let numbers = Array::from_vec(numbers.collect::<Vec<f32>>(), &[texts.len(), 5])?;
     let shape = [texts.len(), vocabulary];
-    let bias = match texts.iter().any(Text::has_bias) {
-        true => Some(Array::from_vec(texts.iter().flat_map(|text| text.bias(vocabulary)).collect::<Vec<_>>(), &shape)?),
-        false => None,
+    let bias = if texts.iter().any(Text::has_bias) {
+        Some(Array::from_vec(texts.iter().flat_map(|text| text.bias(vocabulary)).collect::<Vec<_>>(), &shape)?)
+    } else {
+        None
     };
-    let repeated = match options.iter().any(|options| options.repetition_penalty != 1.0) {
-        true => {
-            let rows = texts.iter().flat_map(|text| text.repeated(vocabulary));
-            Some(Array::from_vec(rows.collect::<Vec<bool>>(), &shape)?)
-        }
-        false => None,
+    let repeated = if options.iter().any(|options| options.repetition_penalty != 1.0) {
+        let rows = texts.iter().flat_map(|text| text.repeated(vocabulary));
+        Some(Array::from_vec(rows.collect::<Vec<bool>>(), &shape)?)
+    } else {
+        None
     };
     Ok((form, (numbers, bias, repeated)))
 }

@@ -58,7 +58,7 @@ fn check(config: &DecoderConfig) -> Result<()> {
     let (want, _) = run(config, &Rules::default())?;
     let mesh = make_mesh([("data", 2), ("model", 4)])?.with_axis_types([AxisType::Explicit; 2])?;
     let tensor = Rules::new(&mesh, [("batch", "data"), ("heads", "model"), ("mlp", "model"), ("vocab", "model")]);
-    // Parameters that are split over the data too have the operations of the others, and their own.
+    // Parameters that are also split over the data have all operations of the other parameters, and additional ones.
     for rules in [tensor.clone().and("embed", "data"), tensor].into_iter().step_by(quick::one_of(2)) {
         let (losses, types) = run(config, &rules)?;
         assert!(types.iter().any(|name| name.contains("32@model")), "{types:?}");
@@ -150,7 +150,7 @@ fn sharded_images<M: Pretrained>(folder: &Path, rules: &Rules, forward: fn(M, Ar
 /// Loads the model of a folder with the class of its type, and computes its results.
 fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
     let config = Config::open(folder)?;
-    // Each class has inputs of its own. The first class that can read the configuration is the class of its type.
+    // Each class has different inputs. The first class that can read the configuration is the class of its type.
     let masked =
         |input: &dyn Fn(&str) -> Result<Array>| Ok::<_, Error>((input("input_ids")?, input("attention_mask")?));
     if Vit::read(&config).is_ok() {
@@ -256,7 +256,7 @@ fn folders() -> Result<Vec<PathBuf>> {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let entries = std::fs::read_dir(golden).expect("the folder of models");
     let mut folders: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
-    // Adapters have no logits of their own, and other tests read some of the models.
+    // Adapters compute no logits by themselves, and other tests read some of the models.
     folders.retain(|folder| {
         let has = |name: &str| folder.join(name).is_file();
         // A decoder that scores texts has another last layer.

@@ -21,7 +21,7 @@ const NAMES: &[(&str, Option<Family>)] = &[
 /// The environment variable with the path of a library.
 const VARIABLE: &str = "SHARDAX_MPI_LIBRARY";
 
-/// Where to search for libraries.
+/// The folders to search for libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Search {
     /// The only library to try, if given.

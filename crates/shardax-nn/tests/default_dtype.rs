@@ -1,12 +1,12 @@
-//! The default dtype applies to calls of programs, also by way of the standard library, and not to arrays that the library
-//! makes. The setting belongs to the process, so the test has a file of its own.
+//! The default dtype applies to calls of programs, also by way of the standard library, and not to arrays that the
+//! library makes. The setting belongs to the process, so the test must be in a separate file.
 
 use shardax::ravel_pytree;
 use shardax_nn::optim::{constant_schedule, tree_utils};
 use shardax_nn::prelude::*;
 
 #[test]
-fn default_dtype_of_programs_is_not_that_of_the_library() -> Result<()> {
+fn default_dtype_differs_between_program_and_library() -> Result<()> {
     shardax::config::enable_x64(true);
     let direct = [zeros(2), ones(2), eye(2), linspace(0.0, 1.0, 2), shardax::fft::fftfreq(4, 1.0)];
     let passed = [2].map(zeros).into_iter().chain([[2, 2]].map(ones)).chain([2].map(eye));

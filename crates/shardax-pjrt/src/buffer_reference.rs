@@ -366,7 +366,7 @@ fn is_donated(donated: &[bool], index: usize) -> bool {
 /// Waiting without a lock: spins, yields, then sleeps.
 struct Wait {
     rounds: u32,
-    /// When the last reference was dropped, and the number dropped by then.
+    /// The time at which the last reference was dropped, and the number of references dropped by then.
     since: Option<(Instant, u64)>,
 }
 

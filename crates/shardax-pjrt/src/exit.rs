@@ -89,15 +89,12 @@ fn is_forked() -> bool {
 
 #[cold]
 fn no_plugin() -> Error {
-    Error::failed_precondition(match is_forked() {
-        true => {
-            "this process was forked from one that uses the plugin, whose threads do not exist here. Fork before the \
+    Error::failed_precondition(if is_forked() {
+        "this process was forked from one that uses the plugin, whose threads do not exist here. Fork before the \
              first use, or start another program (std::process::Command)"
-        }
-        false => {
-            "the process is ending, and the plugin may be gone. Use arrays before `main` returns or `exit` is called, \
+    } else {
+        "the process is ending, and the plugin may be gone. Use arrays before `main` returns or `exit` is called, \
              not in a handler of `atexit`"
-        }
     })
 }
 

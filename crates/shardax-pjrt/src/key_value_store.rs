@@ -16,13 +16,13 @@ use crate::raw::{ClientCreate, RawError, RawExtension};
 
 /// A store that the processes of a job share.
 pub trait KeyValueStore: Send + Sync {
-    /// Waits for the value of a key.
+    /// Waits until the key has a value, and returns it.
     ///
     /// # Errors
     /// Returns [`Code::DeadlineExceeded`] if it does not arrive in time.
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>>;
 
-    /// The value of a key, if it exists.
+    /// Returns the value of a key without waiting, or `None` if there is none.
     ///
     /// # Errors
     /// Returns an error of the store.

@@ -1,4 +1,4 @@
-//! The command line of a planner.
+//! The command line of a planner, which [`main!`](crate::main!) runs.
 
 use std::fmt::Display;
 use std::io::Write as _;
@@ -44,10 +44,11 @@ struct Options {
     /// Tries meshes of data, fsdp, model and expert, remat, and micro-batches (or the one given).
     #[arg(long)]
     search: bool,
-    /// The number of the fastest setups of a search to compile, and half as many of the smallest.
+    /// The number of fastest setups that a search compiles; it compiles half as many of the setups with the least
+    /// memory.
     #[arg(long, value_name = "N", value_parser = positive, default_value = "4")]
     compile: usize,
-    /// Compiles with the CPU's compiler, even if the platform's own is installed.
+    /// Compiles with the CPU's compiler, even if the platform's own is installed, for example to compare the two.
     #[arg(long)]
     cpu: bool,
 }

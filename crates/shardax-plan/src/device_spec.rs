@@ -9,7 +9,8 @@ use shardax::Result;
 
 use crate::error::value;
 
-/// A device as its vendor describes it. Speeds are peaks, in operations or bytes per second.
+/// A device as its vendor describes it. Speeds are peaks, in operations or bytes per second, so a real step can only be
+/// slower.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceSpec {
     /// The name in topologies: `v5p`, `h100`.
@@ -165,7 +166,8 @@ static SPECS: [DeviceSpec; 7] = [
 ];
 
 impl DeviceSpec {
-    /// Returns the device with this name; `None` if it is not one of [`names`](Self::names).
+    /// Returns the device with this name; `None` if it is not one of [`names`](Self::names). You can describe other
+    /// devices in a file ([`from_file`](Self::from_file)).
     ///
     /// ```
     /// # use shardax_plan::DeviceSpec;
@@ -203,8 +205,8 @@ impl DeviceSpec {
     /// `"switch"`. `"source"` is optional.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read or is not JSON. You must state all other figures, because the
-    /// estimates need them.
+    /// Returns an error if the file cannot be read or is not JSON. Returns an error if a figure is missing: you must
+    /// state all of them except `"source"`, because the estimates need them.
     #[track_caller]
     pub fn from_file(path: impl AsRef<Path>) -> Result<DeviceSpec> {
         // Every figure is required: with a default, a planner would report wrong times without notice.

@@ -82,7 +82,8 @@ impl Memory {
         self.by.iter().find(|(purpose, _)| *purpose == holder).map_or(0.0, |(_, bytes)| *bytes)
     }
 
-    /// Returns true if the step fits on the device; `None` if the limit is unknown.
+    /// Returns true if the step fits on the device; `None` if the limit is unknown, so that you must compare
+    /// [`total`](Self::total) with it yourself.
     pub fn fits(&self) -> Option<bool> {
         self.limit.map(|limit| self.total() <= limit)
     }
@@ -106,7 +107,8 @@ pub struct Advice {
     pub what: String,
     /// The memory of one device after it, in bytes.
     pub needs: f64,
-    /// True if the compiler reported the figure, and false if it is an estimate.
+    /// True if the compiler reported the figure, and false if it is an estimate, which you should check by compiling
+    /// the changed setup.
     pub compiled: bool,
 }
 

@@ -78,7 +78,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Makes a plan for a function and arguments of these types and shardings ([`shape_dtype_struct_on`]).
+    /// Creates a plan for a function and arguments of these types and shardings ([`shape_dtype_struct_on`]). The
+    /// arguments need no values, so you can plan models that do not fit in this machine's memory.
     ///
     /// # Errors
     /// Returns an error if the step cannot be traced or lowered for them, so that you can try another setup.
@@ -93,7 +94,7 @@ impl Plan {
         Plan::from_lowered(jit(step).lower(args)?)
     }
 
-    /// Creates a plan for a lowered step, with its donations and result shardings.
+    /// Creates a plan for a step that you lowered yourself, with its donations and result shardings.
     ///
     /// # Errors
     /// Returns an error if the arguments are not divisible by their shardings.
@@ -112,16 +113,17 @@ impl Plan {
         Ok(Plan { name, flops, holders, rules, arguments, axes, compile })
     }
 
-    /// Sets the purpose of the arguments whose key paths begin with `path` (`[0].model`); the first match counts. By
-    /// default, arguments with `opt_state` in their paths are optimizer state, arguments with `model` or `params` are
-    /// parameters, other donated arguments are optimizer state, and all others are the batch.
+    /// Sets the purpose of the arguments whose key paths begin with `path` (`[0].model`); the first match counts. You
+    /// should call it if your state has other names, because otherwise the report assigns its memory to the wrong
+    /// purpose. By default, arguments with `opt_state` in their paths are optimizer state, arguments with `model` or
+    /// `params` are parameters, other donated arguments are optimizer state, and all others are the batch.
     pub fn holds(mut self, holder: Holder, path: &str) -> Plan {
         self.holders.push((holder, path.to_owned()));
         self
     }
 
     /// Sets the rules of the step's shardings: the axes that split each logical name, if the mesh has them. A search
-    /// writes them in its result.
+    /// prints them, so that you can copy them into your program.
     pub fn rules(mut self, rules: &[(&str, &[&str])]) -> Plan {
         let rules =
             rules.iter().map(|(name, axes)| ((*name).to_owned(), axes.iter().map(|axis| (*axis).to_owned()).collect()));
@@ -162,7 +164,7 @@ impl Plan {
         &self.flops
     }
 
-    /// Compiles the step for these devices and reports. It must have been lowered for a mesh of these devices
+    /// Compiles the step for these devices and reports. You must have lowered it for a mesh of these devices
     /// ([`Target::mesh`]).
     ///
     /// # Errors

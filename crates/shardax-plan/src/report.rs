@@ -28,7 +28,8 @@ pub struct Report {
     pub notes: Vec<String>,
     /// FLOPs of one step on all devices together.
     pub flops: Flops,
-    /// The matmul FLOPs of one device in one step: more than an even share if devices repeat work.
+    /// The matmul FLOPs of one device in one step. If they exceed an even share, devices repeat work, and you should
+    /// split another dimension.
     pub matmul_flops_per_device: f64,
     /// The memory traffic of one device in one step, in bytes.
     pub bytes_accessed: f64,

@@ -5,7 +5,8 @@ use shardax::prelude::*;
 use crate::device_spec::DeviceSpec;
 use crate::network::Traffic;
 
-/// The times of one step in seconds: lower bounds, if the assumptions hold.
+/// The times of one step in seconds. They are lower bounds if the [`ASSUMPTIONS`] hold, so you should expect a real
+/// step to take longer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Roofline {
     /// All matmuls at the devices' peak.

@@ -21,7 +21,8 @@ pub struct Search {
     /// The largest numbers of rows for each group of devices that shares rows. If the setup has a micro-batch, only
     /// that one is tried.
     pub rows: Vec<usize>,
-    /// The number of fastest setups to compile; half as many of those with the least memory are compiled too.
+    /// The number of fastest setups to compile; half as many setups with the least memory are compiled too. A larger
+    /// number can find a better setup, because estimates are less exact than the compiler's figures.
     pub compile: usize,
 }
 

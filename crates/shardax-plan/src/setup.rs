@@ -25,7 +25,8 @@ impl Remat {
     /// All values, from most to least memory.
     pub const ALL: [Remat; 3] = [Remat::None, Remat::Dots, Remat::Full];
 
-    /// Returns the policy for `checkpoint`; `None` if it is not used.
+    /// Returns the policy that you should pass to `checkpoint`; `None` if layers store all residuals and need no
+    /// `checkpoint`.
     pub fn policy(self) -> Option<CheckpointPolicy> {
         match self {
             Remat::None => None,

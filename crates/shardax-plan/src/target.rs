@@ -126,12 +126,12 @@ impl Target {
         self.topology.as_ref().ok()
     }
 
-    /// The reason why the platform's own compiler is not used.
+    /// Returns the reason why the platform's own compiler is not used; `None` if it is used.
     pub fn without_compiler(&self) -> Option<&str> {
         self.topology.as_ref().err().map(String::as_str)
     }
 
-    /// Uses the CPU's compiler instead of the platform's own.
+    /// Uses the CPU's compiler instead of the platform's own, for example to compare the two.
     pub fn by_cpu(self) -> Target {
         self.by_cpu_because("the CPU's compiler was requested")
     }
@@ -141,8 +141,8 @@ impl Target {
         Target { topology: Err(self.topology.err().unwrap_or_else(|| why.to_owned())), ..self }
     }
 
-    /// Makes the host simulate this number of CPU devices, if they are used instead. Call it before anything uses
-    /// devices.
+    /// Makes the host simulate this number of CPU devices, if they are used instead. You must call it before anything
+    /// uses devices, because their number cannot change afterwards.
     ///
     /// # Errors
     /// Returns an error if the number is too large to simulate, or devices are already in use.

@@ -8,12 +8,13 @@ use shardax::prelude::*;
 /// Gradient accumulation: the mean of `f` over `parts` equal parts of a batch, computed one part after the other.
 ///
 /// Use it if a batch does not fit in memory: it returns the gradient of the entire batch, but needs memory for one part
-/// only. Devices average the mean once, instead of once for each part. Values in half precision are averaged in
-/// float32.
+/// only. Devices communicate once, when the mean is complete, instead of once for each part. Values in half precision
+/// are averaged in float32.
 ///
 /// `f` is called with a part of the batch, a tree whose arrays have `1 / parts` of the rows. It must return
-/// floating-point arrays, such as a gradient, or a loss with its gradient. Sums over ragged, masked parts are also
-/// divided by `parts`, so `f` should return the sums and the counts.
+/// floating-point arrays, such as a gradient, or a loss with its gradient. If parts are ragged and masked, `f` should
+/// return sums and counts, from which you compute the mean, because a mean of each part's mean would weigh short parts
+/// too much. Sums and counts are both divided by `parts`, so you can divide one by the other.
 ///
 /// ```
 /// use shardax_nn::prelude::*;

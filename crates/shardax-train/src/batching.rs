@@ -31,8 +31,9 @@ pub struct Batches<'a> {
 }
 
 impl Dataset {
-    /// Returns batches of `size` examples, in order. All have one shape: a short last batch is padded with blank
-    /// examples, which [`Batch::mask`] marks.
+    /// Returns batches of `size` examples, in order. All have one shape, so that a compiled step is compiled once: a
+    /// short last batch is padded with blank examples, which [`Batch::mask`] marks. Your loss and metrics must exclude
+    /// them.
     ///
     /// If the size is 0, or a batch would be larger than the host's memory, the first item is an error.
     ///
@@ -53,13 +54,14 @@ impl Dataset {
 }
 
 impl Batches<'_> {
-    /// Shuffles the examples in an order that follows from `seed`. Use another seed for each epoch.
+    /// Shuffles the examples in an order that follows from `seed`. You should pass another seed in each epoch, because
+    /// every epoch has the same order otherwise.
     pub fn shuffle(mut self, seed: u64) -> Self {
         self.order = shuffled(self.data.len(), seed);
         self
     }
 
-    /// Drops the last batch when it is short.
+    /// Drops the last batch if it is short, so that you can ignore [`Batch::mask`].
     pub fn drop_last(mut self) -> Self {
         self.drop_last = true;
         self

@@ -56,7 +56,8 @@ impl FiniteCheck {
         Ok(())
     }
 
-    /// Waits for all remaining results. Call it after the last step.
+    /// Waits for all remaining results. You should call it after the last step, because otherwise the states of the
+    /// last few steps are not checked.
     ///
     /// # Errors
     /// Returns an error if a state was not finite.

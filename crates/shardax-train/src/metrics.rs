@@ -333,7 +333,7 @@ impl Metric for Std {
     }
 }
 
-/// The value of the last batch, such as a learning rate.
+/// The value of the last batch, such as a learning rate. You cannot sum it over devices, because it is not a sum.
 #[derive(Tree, Clone, Debug)]
 pub struct LastValue(Array);
 

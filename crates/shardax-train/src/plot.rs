@@ -71,7 +71,8 @@ impl Panel {
         self
     }
 
-    /// Adds a curve through these points, from left to right, such as the steps and numbers of a log.
+    /// Adds a curve through these points, such as the steps and numbers of a log. You should sort them from left to
+    /// right, because the curve connects them in this order.
     pub fn points(mut self, name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let points = points.into_iter().filter(|(x, _)| is_drawn(*x)).collect();
         self.lines.push(Line { name: name.into(), points });

@@ -35,7 +35,8 @@ impl Progress {
         Progress::from_step(steps, 0)
     }
 
-    /// Creates the progress bar of a run that resumes after `step`.
+    /// Creates the progress bar of a run that resumes after `step`. The bar starts there, so that the estimated time
+    /// counts only the remaining steps.
     pub fn from_step(steps: usize, step: usize) -> Self {
         // Draws on standard error, and only if that is a terminal.
         Progress::on(ProgressDrawTarget::stderr(), steps, step)

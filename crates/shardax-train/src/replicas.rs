@@ -3,8 +3,9 @@
 use shardax::error::Result;
 use shardax::prelude::*;
 
-/// Returns true if all replicas of every array's shards have the same bits. They differ, for example, after a
-/// data-parallel step that does not average its gradients. Waits for the values.
+/// Returns true if all replicas of every array's shards have the same bits. They must agree, because devices would
+/// train different models otherwise. For example, they differ after a data-parallel step that does not average its
+/// gradients. Waits for the values.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -1,4 +1,4 @@
-//! Data of the formats that have features of their own: `cargo test -p shardax-train --test formats --all-features`.
+//! Data of the formats that need a cargo feature: `cargo test -p shardax-train --test formats --all-features`.
 
 #![cfg(any(feature = "image", feature = "parquet", feature = "tokenizers"))]
 

@@ -185,7 +185,8 @@ fn stress_time() -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// The state that sixteen threads share: an array that comes and goes, and functions compiled before and during.
+/// The state that sixteen threads share: an array that is created and deleted, and functions that are compiled before
+/// and meanwhile.
 struct Shared {
     mesh: Mesh,
     slot: std::sync::Mutex<Array>,
@@ -314,7 +315,7 @@ fn address(t: &dlpack::Tensor) -> Option<usize> {
 }
 
 #[test]
-fn arrays_go_to_other_libraries_and_back() -> Result<()> {
+fn dlpack_round_trips_keep_bits() -> Result<()> {
     setup();
     // From `ndarray` into an array, and back.
     let rows = ndarray::Array2::from_shape_fn((3, 4), |(i, j)| (i * 4 + j) as f32);
@@ -338,7 +339,17 @@ fn arrays_go_to_other_libraries_and_back() -> Result<()> {
     }
     assert_eq!(dtypes, 21);
 
-    // The memory is shared, and kept: neither dropped nor donated while the tensor exists.
+    // A sharded array is gathered, which is a copy.
+    let split = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
+    let z = device_put(&arange(0..16), &split)?;
+    assert_eq!(dlpack::to_dlpack(&z)?.bytes_in_place().map(<[u8]>::to_vec), Some(z.to_bytes()?));
+    Ok(())
+}
+
+/// The memory is shared, and neither dropped nor donated while the tensor exists.
+#[test]
+fn dlpack_shares_memory() -> Result<()> {
+    setup();
     let x = ones([64, 64]);
     let (one, two) = (dlpack::to_dlpack(&x)?, dlpack::to_dlpack(&x)?);
     assert_eq!((address(&one), one.is_read_only()), (address(&two), true));
@@ -356,12 +367,12 @@ fn arrays_go_to_other_libraries_and_back() -> Result<()> {
     assert!(x.to_vec::<f32>().is_err());
     assert_eq!(dlpack::from_dlpack(tensor)?.sum(..).item::<f32>()?, 4096.0);
     assert!(start.elapsed().as_secs() < 9);
+    Ok(())
+}
 
-    // A sharded array is gathered, which is a copy.
-    let split = NamedSharding::new(&make_mesh([("x", 8)])?, P!["x"]);
-    let z = device_put(&arange(0..16), &split)?;
-    assert_eq!(dlpack::to_dlpack(&z)?.bytes_in_place().map(<[u8]>::to_vec), Some(z.to_bytes()?));
-
+#[test]
+fn dlpack_errors() -> Result<()> {
+    setup();
     fn error(x: Array) -> String {
         dlpack::to_dlpack(&x).unwrap_err().to_string()
     }

@@ -274,7 +274,7 @@ fn transfers_are_guarded() -> Result<()> {
     {
         let _guard = transfer_guard(Disallow);
         assert_eq!(read_error(x.to_vec::<i32>()).as_deref(), Some("Disallowed device-to-host transfer: int32[4]"));
-        // A plain number that is an argument goes to the device.
+        // A plain number that is an argument is copied to the device.
         let error = f.call(1).err().map(|e| e.message().to_owned());
         assert_eq!(error.as_deref(), Some("Disallowed host-to-device transfer: int32[]~"));
         // What is asked for is allowed, and what stays where it is.

@@ -54,7 +54,7 @@ fn the_number_of_elements_is_given_inside_of_jit() -> Result<()> {
 fn operations_that_do_not_fit_carry_errors() -> Result<()> {
     setup();
     let m = matrix()?;
-    rejected(m.transpose(&[0]), "name each dimension once");
+    rejected(m.transpose(&[0]), "name each dimension only once");
     rejected(m.transpose(&[0, 0]), "name one twice");
     rejected(m.sum(&[2]), "out of bounds");
     rejected(m.matmul(ones(2)).to_vec::<f32>(), "contracting dimensions must have the same sizes");

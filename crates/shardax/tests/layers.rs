@@ -80,7 +80,7 @@ fn expand<'a>(mut text: &'a str, mut path: Vec<String>, found: &mut Vec<Vec<Stri
                     return rest;
                 }
                 let remaining = expand(list, path.clone(), found).trim_start();
-                // Something that is not a path: the text goes on as code.
+                // This is not a path, so the text continues as code.
                 if remaining.len() == list.len() {
                     return remaining;
                 }

@@ -36,7 +36,7 @@ fn axis_names_of_any_characters() -> Result<()> {
         let total = pmap(move |x: Array| psum(x, name) + axis_index(name) * 0).axis_name(name);
         assert_eq!(total.call(&x)?.to_vec::<i32>()?, [28; 8], "{name:?}");
 
-        // Beside an axis that has the name which stands in for others.
+        // Next to an axis with the name that replaces other names.
         let other_name = if name == "axis_0" { "größe" } else { "axis_0" };
         let mesh = make_mesh([(name, 4), (other_name, 2)])?;
         let f = || {

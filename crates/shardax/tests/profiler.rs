@@ -120,7 +120,7 @@ fn profiles_show_calls_and_devices() -> Result<()> {
 /// Set where a child's profile starts before its plugin does.
 const LATE: &str = "SHARDAX_TEST_PROFILE_FIRST";
 
-/// Where a child writes its profile.
+/// The folder in which a child process writes its profile.
 const FOLDER: &str = "SHARDAX_TEST_PROFILE";
 
 #[test]

@@ -157,7 +157,7 @@ fn run(steps: &[Step], x: Array) -> Result<Array> {
     Ok(now)
 }
 
-/// A scalar function made of a program.
+/// Converts a program to a scalar function.
 fn scalar(steps: &[Step], x: Array) -> Result<Array> {
     let y = run(steps, x)?;
     Ok((&y * fixed(y.shape()[0], y.shape()[1])).sum(..))
@@ -262,7 +262,7 @@ fn on_device(values: &[i32], shape: &[usize]) -> Result<Array, TestCaseError> {
 }
 
 #[test]
-fn broadcasting_is_that_of_numpy() {
+fn broadcasting_equals_numpy() {
     fn sizes() -> prop::collection::VecStrategy<std::ops::Range<usize>> {
         prop::collection::vec(0..4usize, 0..4)
     }
@@ -328,8 +328,11 @@ fn einsum_is_a_sum_over_all_indices() {
     check(24, (operands, prop::array::uniform4(1..4usize), any::<[bool; 4]>()), |(operands, sizes, wanted)| {
         let output: Vec<usize> =
             (0..4).rev().filter(|l| wanted[*l] && operands.iter().any(|o| o.contains(l))).collect();
-        let word = |ls: &Vec<usize>| ls.iter().map(dim_letter).collect::<String>();
-        let spec = format!("{}->{}", operands.iter().map(word).collect::<Vec<_>>().join(","), word(&output));
+        fn word(ls: &[usize]) -> String {
+            ls.iter().map(dim_letter).collect::<String>()
+        }
+        let spec =
+            format!("{}->{}", operands.iter().map(|labels| word(labels)).collect::<Vec<_>>().join(","), word(&output));
 
         let shapes: Vec<Vec<usize>> = operands.iter().map(|o| o.iter().map(|&l| sizes[l]).collect()).collect();
         let values: Vec<Vec<i32>> = shapes.iter().zip(1..).map(|(s, seed)| numbers(s, seed)).collect();

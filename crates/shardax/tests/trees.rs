@@ -132,7 +132,9 @@ fn arrays_of_ndarray() -> Result<()> {
 fn prefixes_by_name() -> Result<()> {
     setup();
     let batch = BTreeMap::from([("image".to_owned(), ones([8, 4])), ("scale".to_owned(), array(3.0f32))]);
-    let f = |b: BTreeMap<String, Array>| &b["image"] * &b["scale"];
+    fn f(b: BTreeMap<String, Array>) -> Array {
+        &b["image"] * &b["scale"]
+    }
     let axes = || BTreeMap::from([("scale", None), ("image", Some(0))]);
     assert_eq!(pmap(f).in_axes((axes(),)).call(&batch)?.to_vec::<f32>()?, [3.0; 32]);
     assert_eq!(vmap(f).in_axes((axes(),)).call(&batch)?.shape(), [8, 4]);

@@ -279,7 +279,7 @@ fn failed_results_that_nothing_reads() -> Result<()> {
     );
     assert!(text.contains(&format!("{}:{line}:", file!())), "{text}");
 
-    // Printing is not reading: the program goes on.
+    // Printing must not fail, so the program continues.
     let printed = ones(303) + ones(304);
     assert!(format!("{printed}").starts_with("<value error: add got incompatible shapes"));
     drop(printed);

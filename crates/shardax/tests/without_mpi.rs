@@ -79,7 +79,7 @@ fn works(rank: usize) -> Result<()> {
         std::thread::sleep(Duration::from_secs(1));
     }
     distributed::wait_at_barrier("late", limit)?;
-    // Each process has its part of an array, and cannot compute with those of the others.
+    // Each process has its part of an array, and cannot compute with the parts of other processes.
     let rows = NamedSharding::new(&make_mesh([("x", 3)])?, P!["x"]);
     let parts = make_array_from_callback([3], DType::I32, &rows, |at| Ok(array([at[0].start as i32])))?;
     assert_eq!(parts.addressable_data(0)?.to_vec::<i32>()?, [rank as i32]);

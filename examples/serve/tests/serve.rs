@@ -49,7 +49,7 @@ impl Batched for Double {
     }
 }
 
-const MANY: usize = 1000;
+const ENOUGH_STEPS: usize = 1000;
 
 /// Runs a test with a timeout.
 fn block_on(test: impl Future<Output = ()>) {
@@ -74,7 +74,7 @@ fn requests_are_batched() {
                 tokio::spawn(async move { client.call(vec![i as f32, 1.0]).await })
             })
             .collect();
-        model.let_go.add_permits(MANY);
+        model.let_go.add_permits(ENOUGH_STEPS);
         for (i, one) in requests.into_iter().enumerate() {
             assert_eq!(one.await.expect("a task"), Ok(vec![2.0 * i as f32, 2.0]));
         }
@@ -88,7 +88,7 @@ fn requests_are_batched() {
 #[test]
 fn incomplete_batches_run_at_the_deadline() {
     block_on(async {
-        let server = Server::start(Double::new(MANY), limits(Duration::from_millis(50), 64));
+        let server = Server::start(Double::new(ENOUGH_STEPS), limits(Duration::from_millis(50), 64));
         let start = Instant::now();
         assert_eq!(server.client().call(vec![1.0, 2.0]).await, Ok(vec![2.0, 4.0]));
         assert!(start.elapsed() >= Duration::from_millis(50), "{:?}", start.elapsed());
@@ -116,7 +116,7 @@ fn a_failing_request_does_not_affect_others() {
                 tokio::spawn(async move { client.call(row).await })
             })
             .collect();
-        model.let_go.add_permits(MANY);
+        model.let_go.add_permits(ENOUGH_STEPS);
         let mut answers = Vec::new();
         for one in requests {
             answers.push(one.await.expect("a task"));
@@ -157,7 +157,7 @@ fn a_full_queue_makes_clients_wait() {
         };
         assert_eq!(busy, Err(Rejection::Busy));
         let patient = ask(5.0);
-        model.let_go.add_permits(MANY);
+        model.let_go.add_permits(ENOUGH_STEPS);
         for (one, want) in [first_answer].into_iter().chain(waiting).chain([patient]).zip([2.0, 4.0, 6.0, 10.0]) {
             assert_eq!(one.await.expect("a task"), Ok(vec![want, want]));
         }
@@ -179,7 +179,7 @@ fn stopping_answers_queued_requests() {
             })
             .collect();
         sleep(Duration::from_millis(50)).await;
-        model.let_go.add_permits(MANY);
+        model.let_go.add_permits(ENOUGH_STEPS);
         server.stop().await;
         for one in requests {
             assert_eq!(one.await.expect("a task"), Ok(vec![2.0, 2.0]));

@@ -78,7 +78,7 @@ impl Server {
         (status, serde_json::from_str(&text).unwrap_or_else(|_| panic!("no JSON: {text}")))
     }
 
-    /// The text that the model writes alone.
+    /// The text that the model generates without other texts.
     fn expected(&self, prompt: &[i32], new: usize) -> Result<String> {
         tokenizer()?.decode(&self.decoder.generate(&[prompt.to_vec()], &GenerateOptions::new(new))?[0])
     }

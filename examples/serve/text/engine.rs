@@ -79,9 +79,10 @@ impl Model {
         let options = GenerateOptions::from_pretrained(path, limits.max_tokens)?;
         let name = path.file_stem().map_or("model".into(), |name| name.to_string_lossy().into_owned());
         let is_file = path.is_file();
-        match is_file {
-            true => Model::start(&name, Packed::<Decoder>::from_pretrained(path)?, tokenizer, options, limits),
-            false => Model::start(&name, Decoder::from_pretrained(path)?, tokenizer, options, limits),
+        if is_file {
+            Model::start(&name, Packed::<Decoder>::from_pretrained(path)?, tokenizer, options, limits)
+        } else {
+            Model::start(&name, Decoder::from_pretrained(path)?, tokenizer, options, limits)
         }
     }
 
@@ -179,10 +180,7 @@ impl<M: TextModel> Engine<M> {
         loop {
             while !self.batcher.is_full() {
                 // Without texts there is nothing to do but to wait.
-                let request = match self.texts.is_empty() {
-                    true => requests.blocking_recv(),
-                    false => requests.try_recv().ok(),
-                };
+                let request = if self.texts.is_empty() { requests.blocking_recv() } else { requests.try_recv().ok() };
                 match request {
                     Some(request) => self.begin(request),
                     None if self.texts.is_empty() => return,

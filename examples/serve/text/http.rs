@@ -107,12 +107,11 @@ async fn answer(model: &Model, kind: Kind, request: Request, prompt: Vec<i32>) -
     let prefix = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
     let name = request.model.unwrap_or_else(|| model.name().to_owned());
     let head = Head { kind, id: format!("{prefix}-{created}-{number}"), model: name, created };
-    match request.stream {
-        true => {
-            let with_usage = request.stream_options.is_some_and(|options| options.include_usage);
-            Ok(streamed(head, pieces, prompt_tokens, with_usage))
-        }
-        false => whole(head, pieces, prompt_tokens).await,
+    if request.stream {
+        let with_usage = request.stream_options.is_some_and(|options| options.include_usage);
+        Ok(streamed(head, pieces, prompt_tokens, with_usage))
+    } else {
+        whole(head, pieces, prompt_tokens).await
     }
 }
 

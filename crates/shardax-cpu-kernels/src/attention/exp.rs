@@ -1,7 +1,7 @@
 //! Maxima and exponentials of rows, in operations that vectorize.
 //!
-//! All functions must be inlined into a function that `pulp` compiles for the processor's vectors: compiled by themselves they
-//! have the vectors that all processors have, and take twice as long.
+//! All functions must be inlined into a function that `pulp` compiles for the processor's vectors. Otherwise the
+//! compiler can use only the short vectors that all processors have, and the functions take twice as long.
 
 use pulp::Simd;
 
@@ -32,7 +32,7 @@ fn larger(a: f32, b: f32) -> f32 {
 /// Replaces each `x` by `exp(x - max)`, and returns the sum.
 #[inline(always)]
 pub(crate) fn exponentials<S: Simd>(simd: S, row: &mut [f32], max: f32) -> f32 {
-    // A loop of its own, since it has more values than registers together with the sums.
+    // This is a separate loop, because together with the sums it would have more values than there are registers.
     row.iter_mut().for_each(|x| *x = exp(simd, *x - max));
     sum(row)
 }

@@ -13,8 +13,8 @@ use crate::product::{Before, product};
 /// The number of queries in a block.
 pub(super) const BLOCK: usize = 64;
 
-/// The number of queries up to which each is computed by itself, as of a decoder that makes one token at a time: matmuls would pack keys
-/// and values, which are read once.
+/// The maximum number of queries that are computed one by one, for example in a decoder that generates one token at a
+/// time. A matmul would pack keys and values first, although each is read only once.
 pub const FEW_QUERIES: usize = 4;
 
 impl Window {
@@ -49,8 +49,8 @@ impl Head<'_> {
         self.mask.as_ref().map(|mask| mask.row(query))
     }
 
-    /// The keys that the queries of a block attend to: all if one attends to none, because it then attends to all
-    /// equally.
+    /// The keys that the queries of a block attend to. If one of them is masked from every key, the result is all keys,
+    /// because such a query must attend to all equally.
     fn keys(&self, block: &Range<usize>) -> Range<usize> {
         match block.clone().all(|query| self.sees_any_key(query)) {
             true => self.near(block.start).start..self.near(block.end - 1).end,

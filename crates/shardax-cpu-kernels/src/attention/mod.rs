@@ -1,5 +1,5 @@
-//! Attention in blocks of queries: their scores stay in the processor's caches, and keys that none of a block's queries
-//! attends to are skipped.
+//! Attention in blocks of queries. The scores of a block stay in the processor's caches, and keys that no query of the
+//! block can attend to are skipped.
 
 pub(crate) mod exp;
 mod head;
@@ -14,7 +14,8 @@ use crate::tasks::run_tasks;
 use crate::view::check;
 use crate::{Result, ShapeError, View};
 
-/// The score of a masked key: finite, so that the softmax of a query that attends to no key is uniform.
+/// The score of a masked key. It must be finite, because the softmax of a query that attends to no key should be
+/// uniform instead of NaN.
 pub const MASKED_SCORE: f32 = (-0.7 * f32::MAX as f64) as f32;
 
 /// The keys around its own position that a query attends to.
@@ -26,10 +27,10 @@ pub struct Window {
     pub after: usize,
 }
 
-/// Softmax attention of scaled queries.
+/// Softmax attention of scaled queries. You must multiply the queries with the scale yourself.
 ///
-/// A number of queries' heads can share each head of keys: head `h` of the queries uses head `h / (heads / key_heads)`. A
-/// query that attends to no key attends to all keys equally; without keys results are 0.
+/// Several query heads can share a key head (grouped-query attention): query head `h` uses key head
+/// `h / (heads / key_heads)`. A query that attends to no key attends to all keys equally; without keys results are 0.
 ///
 /// ```
 /// use shardax_cpu_kernels::{Attention, View, Window};
@@ -58,7 +59,8 @@ pub struct Attention<'a> {
     pub window: Window,
 }
 
-/// Inputs of the gradient, in addition to the operands of [`Attention`]. Slices without stated dimensions are
+/// Inputs of the gradient, in addition to the operands of [`Attention`]. You should pass the `max` and `sum` that
+/// [`Attention::forward`] computed for the same operands. Slices without stated dimensions are
 /// `[batch.., heads, queries]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Backward<'a> {
@@ -77,7 +79,7 @@ impl Attention<'_> {
     /// each query, `[batch.., heads, queries]`. Each thread allocates the scores of up to 64 queries with all keys.
     ///
     /// # Errors
-    /// Returns an error if the shapes of operands and the sizes of results do not fit each other.
+    /// Returns an error if the shapes of the operands do not agree, or if a result has another number of elements.
     pub fn forward(&self, y: &mut [f32], max: &mut [f32], sum: &mut [f32], threads: usize) -> Result<()> {
         let Operands { q, k, v, mask } = Operands::new(self)?;
         let (batch, queries, heads, _) = q.dim();
@@ -108,11 +110,12 @@ impl Attention<'_> {
         Ok(())
     }
 
-    /// Computes the gradients of queries, keys and values, which have their shapes. Each thread allocates the scores of up to 64
-    /// queries with all keys, twice.
+    /// Computes the gradients of the queries, keys and values. Each gradient must have as many elements as its operand.
+    /// Each thread allocates the scores of up to 64 queries with all keys, twice.
     ///
     /// # Errors
-    /// Returns an error if the shapes of operands, and the sizes of `of` and of results, do not fit each other.
+    /// Returns an error if the shapes of the operands do not agree, or if a slice of `of` or a result has another
+    /// number of elements.
     pub fn gradient(&self, of: &Backward<'_>, [dq, dk, dv]: [&mut [f32]; 3], threads: usize) -> Result<()> {
         let Operands { q, k, v, mask } = Operands::new(self)?;
         let (batch, queries, heads, _) = q.dim();

@@ -1,8 +1,8 @@
 //! Convolutions of features in groups, and gradients of their filters.
 //!
-//! XLA (xla-cpu-pjrt 0.0.1) computes them element by element. A matmul of patches would be narrow, because a group often has
-//! four or eight features. Here each feature of a group is a plane of its own, so that the lanes of a vector are neighbouring
-//! positions, and vectors are full for any number of features ([`planes`]).
+//! XLA (xla-cpu-pjrt 0.0.1) computes them element by element. A matmul of patches would be narrow, because a group
+//! often has four or eight features. Instead, each feature of a group becomes a separate plane, so that the lanes of a
+//! vector are neighbouring positions and all of them can be used for any number of features ([`planes`]).
 
 mod forward;
 mod gradient;
@@ -87,8 +87,9 @@ impl FeatureGroups {
     /// Computes the gradient with respect to the filter: the operand `x` and the cotangent `window` are laid out like images, and
     /// the result is `[positions.., features / groups, outputs]`.
     ///
-    /// Padding is multiplied with the cotangent, so that an infinite cotangent gives NaN there. Without images the result is 0.
-    /// Each thread needs as much memory as a convolution, and the call needs up to eight results.
+    /// Padding is multiplied with the cotangent, so that an infinite cotangent results in NaN there. If there are no
+    /// images, the result is 0. Each thread needs as much memory as a convolution, and the call needs up to eight
+    /// results.
     ///
     /// # Errors
     /// Returns an error if the shapes do not agree with this description, or if the window is so large that its
@@ -126,18 +127,20 @@ impl FeatureGroups {
     }
 
     fn check_groups(&self, what: &str, channels: usize) -> Result<()> {
-        match self.groups > 0 && channels.is_multiple_of(self.groups) {
-            true => Ok(()),
-            false => Err(ShapeError(format!("{channels} {what} in {} groups", self.groups))),
+        if self.groups > 0 && channels.is_multiple_of(self.groups) {
+            Ok(())
+        } else {
+            Err(ShapeError(format!("{channels} {what} in {} groups", self.groups)))
         }
     }
 
     /// Reads the dimensions of an image.
     fn image<'a>(&self, x: View<'a, f32>) -> Result<Image<&'a [f32]>> {
         let dims: [usize; 5] = x.dims("the image")?;
-        let (channels, size) = match self.is_channels_first {
-            true => (dims[1], [dims[2], dims[3], dims[4]]),
-            false => (dims[4], [dims[1], dims[2], dims[3]]),
+        let (channels, size) = if self.is_channels_first {
+            (dims[1], [dims[2], dims[3], dims[4]])
+        } else {
+            (dims[4], [dims[1], dims[2], dims[3]])
         };
         Ok(Image { data: x.data(), count: dims[0], channels, size, is_channels_first: self.is_channels_first })
     }

@@ -1,9 +1,10 @@
 //! Planes: the elements of one feature that a window meets, in the order of the outputs.
 //!
-//! The lines of the outputs follow each other in one long line, with gaps between them as long as the filter reaches. An element
-//! of the filter meets the same long line, shifted by a number of elements that is the same for all outputs. So vectors continue
-//! from one line of the outputs to the next, and only sums in gaps are computed for nothing. The elements that the filter meets with a stride
-//! are in several planes, so that the elements of a plane lie next to each other.
+//! The lines of the outputs follow each other in one long line, with gaps between them as long as the filter reaches.
+//! An element of the filter meets the same long line, shifted by a number of elements that is the same for all outputs.
+//! Therefore vectors can continue from one line of the outputs to the next, and only the sums in gaps are wasted. With
+//! a stride, the elements are divided over several planes, because the elements that a vector loads must be next to
+//! each other.
 
 use std::ops::Range;
 
@@ -11,7 +12,7 @@ use super::Image;
 use crate::filter_window::Window;
 use crate::{Result, SPATIAL, ShapeError};
 
-/// The elements after the planes of a feature, so that vectors may begin at any output.
+/// The number of unused elements after the planes of a feature, so that a vector can begin at any output.
 const SLACK: usize = 128;
 
 /// The number of elements of planes that are computed together. They stay in the second cache.

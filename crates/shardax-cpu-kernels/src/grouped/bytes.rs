@@ -1,5 +1,6 @@
-//! Products of one or two rows and integers of 8 bits in groups of at least 32. The integers are widened in the order of the elements, by the
-//! processor's conversions of neighbouring bytes, which is faster than words (`words.rs`) because a group has entire vectors.
+//! Products of one or two rows and integers of 8 bits in groups of at least 32. The processor can convert neighbouring
+//! bytes directly, so the integers are widened in the order of the elements. This is faster than words (`words.rs`),
+//! because a group fills entire vectors.
 
 use ndarray::{ArrayViewMut2, Axis};
 use pulp::{Arch, Simd, WithSimd, bytemuck};
@@ -12,7 +13,7 @@ use crate::tasks::run_tasks;
 /// The number of columns of the result for each task.
 const COLUMNS: usize = 64;
 
-/// The maximum number of rows. With four, words are twice as fast on AVX2.
+/// The maximum number of rows. More rows should use words, which are twice as fast on AVX2 with four rows.
 const MAX_ROWS: usize = 2;
 
 /// Returns `true` for products that this kernel computes.

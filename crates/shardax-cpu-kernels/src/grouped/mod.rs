@@ -1,6 +1,7 @@
-//! Products of rows and a matrix of integers of 4 or 8 bits in groups, each with a scale and possibly a minimum. The matrix stays in few
-//! bits in memory: a few rows are multiplied with integers that are widened in registers (`few.rs`, `bytes.rs`), and more rows with panels
-//! that are widened into the cache (`panel.rs`).
+//! Products of rows and a matrix of integers of 4 or 8 bits in groups, each with a scale and possibly a minimum. The
+//! matrix is never widened in memory, because reading it takes most of the time. A few rows are multiplied with
+//! integers that are widened in registers (`few.rs`, `bytes.rs`), and more rows with panels that are widened into the
+//! cache (`panel.rs`).
 //!
 //! XLA (xla-cpu-pjrt 0.0.1) writes the entire matrix in f32 first, and reads elements of 4 bits one at a time.
 
@@ -21,13 +22,13 @@ use crate::{Result, ShapeError, View, Weight};
 use words::{LANES, Lanes, Rows, Signed4, Signed8, Unit, Unsigned4};
 
 /// The maximum number of rows that are multiplied with integers in registers. With more, panels are faster.
-const FEW: usize = 8;
+const MAX_REGISTER_ROWS: usize = 8;
 
 /// The number of rows that are multiplied together, which bounds the memory of reordered rows.
-const ROWS: usize = 1024;
+const ROWS_PER_CHUNK: usize = 1024;
 
 /// The minimum number of elements of the matrix for each thread.
-const THREAD: usize = 1 << 16;
+const MIN_ELEMENTS_PER_THREAD: usize = 1 << 16;
 
 /// The number of words that a group has a multiple of.
 const GROUP_WORDS: usize = 4;
@@ -62,12 +63,12 @@ pub struct GroupedMatrix<'a> {
     pub integers: GroupedIntegers<'a>,
     /// One scale for each group.
     pub scales: GroupNumbers<'a>,
-    /// One minimum for each group, unless all are zero.
+    /// One minimum for each group. You should pass `None` if all are zero, because the kernel is faster without them.
     pub minima: Option<GroupNumbers<'a>>,
 }
 
 impl GroupedIntegers<'_> {
-    /// Returns `true` if groups of this size can be multiplied.
+    /// Returns `true` if the matrix can have groups of this size. You must regroup or widen matrices of other sizes.
     pub fn accepts_groups_of(&self, size: usize) -> bool {
         size > 0 && size.is_multiple_of(self.group_multiple())
     }
@@ -109,9 +110,9 @@ impl GroupNumbers<'_> {
 /// Multiplies rows, `[rows, depth]`, with the transpose of a matrix of integers in groups, `[columns, depth]`. The result is
 /// `[rows, columns]`.
 ///
-/// Sums are in f32. Up to 8 rows are multiplied with the integers, and the sums of a group with its scale; more rows are multiplied with
-/// elements that are rounded to f32. Elements of the rows below 2⁻¹¹⁸ can count as zero. Allocates as much memory as 1,024 rows have, and
-/// 256 KiB for each thread.
+/// Sums are in f32. Up to 8 rows are multiplied with the integers, and the sums of a group with its scale; more rows
+/// are multiplied with elements that are rounded to f32. Elements of the rows below 2⁻¹¹⁸ can be treated as zero.
+/// Allocates as much memory as 1,024 rows have, and 256 KiB for each thread.
 ///
 /// ```
 /// use shardax_cpu_kernels::{GroupNumbers, GroupedIntegers, GroupedMatrix, View, grouped_rows};
@@ -149,7 +150,7 @@ pub fn grouped_rows(lhs: View<'_, f32>, matrix: GroupedMatrix<'_>, out: &mut [f3
         return Ok(());
     }
     // Small matrices use fewer threads, because waking a thread takes longer than its part of the product.
-    let threads = threads.min(elements / THREAD).max(1);
+    let threads = threads.min(elements / MIN_ELEMENTS_PER_THREAD).max(1);
     let out = ArrayViewMut2::from_shape((rows, columns), out)?;
     match matrix.integers {
         GroupedIntegers::Signed4(bytes) => multiply(lhs.data(), Packed::new(matrix, bytes, Signed4), out, threads),
@@ -165,7 +166,7 @@ pub fn grouped_rows(lhs: View<'_, f32>, matrix: GroupedMatrix<'_>, out: &mut [f3
     }
 }
 
-/// Multiplies rows with a matrix, [`ROWS`] at a time.
+/// Multiplies rows with a matrix, [`ROWS_PER_CHUNK`] at a time.
 fn multiply<U: Unit>(
     lhs: &[f32],
     packed: Packed<'_, U>,
@@ -173,13 +174,11 @@ fn multiply<U: Unit>(
     threads: usize,
 ) -> Result<()> {
     let [_, groups, size] = packed.matrix.shape;
-    for (rows, out) in lhs.chunks(ROWS * groups * size).zip(out.axis_chunks_iter_mut(Axis(0), ROWS)) {
-        let is_few = out.nrows() <= FEW;
+    for (rows, out) in lhs.chunks(ROWS_PER_CHUNK * groups * size).zip(out.axis_chunks_iter_mut(Axis(0), ROWS_PER_CHUNK))
+    {
+        let is_few = out.nrows() <= MAX_REGISTER_ROWS;
         let rows = Rows::new::<U>(rows, [groups, size], is_few && packed.matrix.minima.is_some());
-        match is_few {
-            true => few::multiply(&rows, packed, out, threads),
-            false => panel::multiply(&rows, packed, out, threads)?,
-        }
+        if is_few { few::multiply(&rows, packed, out, threads) } else { panel::multiply(&rows, packed, out, threads)? }
     }
     Ok(())
 }

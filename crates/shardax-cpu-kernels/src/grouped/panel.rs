@@ -1,5 +1,5 @@
-//! Products with many rows. A panel of the matrix is dequantized to scratch memory that fits in the cache, and
-//! multiplied from there. Therefore only one panel for each thread is in 32 bits at any time.
+//! Products with many rows. Each thread dequantizes one panel of the matrix at a time into scratch memory that fits in
+//! the cache, and multiplies it there, so that the entire matrix never exists in 32 bits.
 
 use ndarray::{ArrayView2, ArrayViewMut2, Axis, s};
 use pulp::{Arch, Simd, WithSimd};

@@ -13,15 +13,16 @@ pub(super) type Lanes = [f32; LANES];
 /// The bits of 2²³ in f32. An integer below 2²³ in their lower bits is added to the number.
 const MAGIC: u32 = 0x4b00_0000;
 
-/// The number of integers that are widened after each shift, from where they are. With more, their masks would not fit the registers.
+/// The number of integers that are widened after each shift, without moving them to the lowest bits. With more, the
+/// masks would not fit in the registers.
 const PER_SHIFT: usize = 2;
 
 /// A storage format of integers, in words of 32 bits.
 ///
-/// All integers at one position of [`LANES`] words are widened together, because that needs no instruction that moves numbers between
-/// lanes. So the elements of the other operand are reordered once ([`Rows`]), and not the integers of each row of the matrix. Every
-/// second integer is not shifted to the lowest bits either: it is widened as a multiple of a power of two, by which the other operand's
-/// element is divided.
+/// All integers at one position of [`LANES`] words are widened together, because this needs no instruction that moves
+/// numbers between lanes. Therefore the elements of the other operand must be reordered ([`Rows`]), but only once,
+/// instead of the integers of each row of the matrix. Every second integer is not even shifted to the lowest bits.
+/// Instead it is widened as a multiple of a power of two, and the other operand's element is divided by this power.
 pub(super) trait Unit: Copy + Send + Sync {
     /// The number of bits of an integer.
     const BITS: usize;

@@ -1,8 +1,8 @@
 //! Batches of small matrices: 16 at a time, each in its own lane of the processor's vectors.
 //!
-//! XLA (xla-cpu-pjrt 0.0.1) and LAPACK compute one small matrix after the other, with loops that are too short for vectors. Here
-//! element `i` of all matrices is one array, and the loops over lanes become vector instructions. No lane depends on the others, so that
-//! the bits of a result depend neither on the batch nor on the number of threads.
+//! XLA (xla-cpu-pjrt 0.0.1) and LAPACK compute one small matrix after the other, with loops that are too short for
+//! vectors. Here element `i` of all matrices is one array, and the loops over lanes become vector instructions. No lane
+//! depends on another, so you get the same bits for a matrix in any batch and with any number of threads.
 
 mod cholesky;
 mod eigh;
@@ -31,8 +31,8 @@ pub(crate) const MIN_BATCH: usize = 4;
 /// The largest number of rows and of columns of matrices that are factorized or solved by lanes.
 pub(crate) const MAX_SIDE: usize = 32;
 
-/// The multiply-adds of a thread, at least.
-pub(crate) const THREAD: usize = 1 << 18;
+/// The minimum number of multiply-adds of a thread.
+pub(crate) const MIN_MULTIPLY_ADDS_PER_THREAD: usize = 1 << 18;
 
 /// Memory for matrices of this many elements.
 pub(crate) fn zeros<T: Real>(size: usize) -> Vec<Lanes<T>> {

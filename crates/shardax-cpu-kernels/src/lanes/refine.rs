@@ -1,5 +1,5 @@
-//! Corrections of what Jacobi's rotations have computed. Rotations are not exactly orthogonal, so they change the lengths of vectors, and
-//! eigenvalues and singular values alike.
+//! Corrections after Jacobi's rotations. Rounded rotations are not exactly orthogonal, so they change the lengths of
+//! vectors, and with them the eigenvalues and singular values, which must be computed again.
 
 use super::{LANES, Lanes};
 use crate::real::Real;

@@ -19,7 +19,8 @@ pub(super) const WORDS: usize = 16;
 /// The words of a step of one operand.
 pub(super) const STEP: usize = ROWS * WORDS;
 
-/// The minimum number of rows, and of products of words. AVX-512 multiplies fewer in the same time.
+/// The minimum number of rows, and of products of words. Smaller matmuls should use AVX-512, which takes less time for
+/// them.
 const MIN_ROWS: usize = if cfg!(test) { 1 } else { 16 };
 const MIN_PRODUCTS: usize = if cfg!(test) { 1 } else { 1 << 15 };
 

@@ -1,10 +1,11 @@
-//! Matmuls of bf16 and of int8 by the processor's instructions for sums of two or four products (AMX, AVX512-BF16, AVX-512 VNNI, and
-//! AVX2 for int8), or by ordinary ones where the processor lacks these.
+//! Matmuls of bf16 and of int8 by the processor's instructions for sums of two or four products (AMX, AVX512-BF16,
+//! AVX-512 VNNI, and AVX2 for int8), or by ordinary multiplications if the processor lacks these.
 //!
 //! Products of bf16 are summed in f32 and rounded once. Sums of int8 are exact, and wrap around in 32 bits. The processor's
 //! instructions read subnormal bf16 as zero, as XLA's threads do.
 //!
-//! XLA (xla-cpu-pjrt 0.0.1) widens both operands in memory first: twice the time for bf16, 30 times for int8.
+//! XLA (xla-cpu-pjrt 0.0.1) widens both operands in memory first, which takes twice as long for bf16 and 30 times as
+//! long for int8.
 
 mod amx;
 mod pack;
@@ -29,7 +30,7 @@ use tile::{Bf16Pairs, Int8Pairs};
 const COLUMNS: usize = 32;
 
 /// The maximum number of rows of a tile. The sums of a tile of 12 rows take 24 of 32 registers.
-const ROWS: usize = 12;
+const MAX_TILE_ROWS: usize = 12;
 
 /// The number of words whose products are summed up in registers. Shorter chains of additions have smaller errors.
 const DEPTH: usize = 256;
@@ -46,10 +47,10 @@ const RIGHT_BLOCK: usize = if cfg!(test) { 1 << 13 } else { 1 << 19 };
 const LINE: usize = 16;
 
 /// The minimum number of multiply-adds of a thread.
-const THREAD: usize = if cfg!(test) { 1 << 12 } else { 1 << 23 };
+const MIN_MULTIPLY_ADDS_PER_THREAD: usize = if cfg!(test) { 1 << 12 } else { 1 << 23 };
 
 /// The approximate number of tasks per thread.
-const TASKS: usize = 2;
+const TASKS_PER_THREAD: usize = 2;
 
 /// The minimum number of rows or columns of a task.
 const MIN_SIDE: usize = 48;
@@ -247,13 +248,13 @@ fn multiply<U: Unit, R: Rounded<U::Sum>>(
         out.fill(R::rounded(U::Sum::default()));
         return Ok(());
     }
-    let threads = threads.min(size.saturating_mul(depth) / THREAD).max(1);
+    let threads = threads.min(size.saturating_mul(depth) / MIN_MULTIPLY_ADDS_PER_THREAD).max(1);
     // Each task packs its operands: dividing the longer side repeats less of that.
     let axis = if rows >= columns { 0 } else { 1 };
     let side = [rows, columns][axis];
-    let parts = if threads == 1 { 1 } else { (TASKS * threads).div_ceil(batch).min(side / MIN_SIDE).max(1) };
+    let parts = if threads == 1 { 1 } else { (TASKS_PER_THREAD * threads).div_ceil(batch).min(side / MIN_SIDE).max(1) };
     let by_registers = unit.tile_registers().is_some() && amx::is_worth::<U>(left, right);
-    let rows_of_tile = if by_registers { amx::ROWS } else { ROWS };
+    let rows_of_tile = if by_registers { amx::ROWS } else { MAX_TILE_ROWS };
     let part = side.div_ceil(parts).next_multiple_of([rows_of_tile, COLUMNS][axis]);
     let mut tasks = Vec::with_capacity(batch * parts);
     let mut out = ArrayViewMut3::from_shape((batch, rows, columns), out)?;
@@ -269,7 +270,8 @@ fn multiply<U: Unit, R: Rounded<U::Sum>>(
             tasks.push(Task { unit, by_registers, left, right, out });
         }
     }
-    // Every unit is compiled for its own vectors alone: the compiler takes twice as long for all of the crate if it is for each.
+    // Every unit is compiled only for the vectors that it uses. Otherwise the compiler would need twice as long for the
+    // entire crate.
     run_tasks(tasks, threads, Buffers::take, |buffers, task| unit.vectors().vectorize(Run { task, buffers }));
     Ok(())
 }
@@ -300,14 +302,14 @@ impl<U: Unit, R: Rounded<U::Sum>> WithSimd for Run<'_, '_, U, R> {
             return amx::multiply::<U, R, _>(registers, [left, right], out, buffers);
         }
         let words = left.depth.div_ceil(U::GROUP);
-        if left.sides <= ROWS {
+        if left.sides <= MAX_TILE_ROWS {
             return match left.sides {
                 ..=4 => multiply_few::<U, R, 4>(unit, left, right, out, buffers),
                 5..=8 => multiply_few::<U, R, 8>(unit, left, right, out, buffers),
-                _ => multiply_few::<U, R, ROWS>(unit, left, right, out, buffers),
+                _ => multiply_few::<U, R, MAX_TILE_ROWS>(unit, left, right, out, buffers),
             };
         }
-        let rows = (LEFT_BLOCK / words / ROWS * ROWS).max(ROWS);
+        let rows = (LEFT_BLOCK / words / MAX_TILE_ROWS * MAX_TILE_ROWS).max(MAX_TILE_ROWS);
         let columns = (RIGHT_BLOCK / words / COLUMNS * COLUMNS).max(COLUMNS);
         for row in (0..left.sides).step_by(rows) {
             let left_rows = left.slice(row, rows.min(left.sides - row));
@@ -332,11 +334,13 @@ fn multiply_few<U: Unit, R: Rounded<U::Sum>, const H: usize>(
     mut out: ArrayViewMut2<'_, R>,
     buffers: &mut Buffers,
 ) {
+    // All rows are packed once, because every panel of columns is multiplied with them.
     let words = left.depth.div_ceil(U::GROUP);
     let rows = sized(&mut buffers.left, words * H);
     pack::<U, H>(left, U::LEFT_MASK, rows);
     let panels = right.sides.div_ceil(COLUMNS);
     let mut sums = vec![[[U::Sum::default(); COLUMNS]; H]; panels];
+    // The mask makes signed integers of the left side unsigned. Its products with the columns are subtracted at the end.
     let mut excess = vec![[U::Sum::default(); COLUMNS]; if U::LEFT_MASK == 0 { 0 } else { panels }];
     let mask = [U::LEFT_MASK; FEW_DEPTH];
     let mut packed = [0; FEW_DEPTH * COLUMNS];
@@ -374,7 +378,7 @@ fn add_sums<T: Sum>(sums: &mut [T], others: &[T]) {
     sums.iter_mut().zip(others).for_each(|(sum, other)| *sum = sum.add(*other));
 }
 
-/// A packed block of the left operand: panels of [`ROWS`] rows. The last panel can have fewer rows.
+/// A packed block of the left operand: panels of [`MAX_TILE_ROWS`] rows. The last panel can have fewer rows.
 struct LeftBlock<'a> {
     words: &'a [u32],
     rows: usize,
@@ -384,13 +388,13 @@ struct LeftBlock<'a> {
 impl<'a> LeftBlock<'a> {
     #[inline(always)]
     fn pack<U: Unit>(matrix: Matrix<'_, U::Element>, depth: usize, memory: &'a mut Vec<u32>) -> Self {
-        let words = sized(memory, depth * matrix.sides.next_multiple_of(ROWS));
-        for (index, panel) in words.chunks_exact_mut(depth * ROWS).enumerate() {
-            let rows = matrix.slice(index * ROWS, ROWS.min(matrix.sides - index * ROWS));
+        let words = sized(memory, depth * matrix.sides.next_multiple_of(MAX_TILE_ROWS));
+        for (index, panel) in words.chunks_exact_mut(depth * MAX_TILE_ROWS).enumerate() {
+            let rows = matrix.slice(index * MAX_TILE_ROWS, MAX_TILE_ROWS.min(matrix.sides - index * MAX_TILE_ROWS));
             match rows.sides {
                 ..=4 => pack::<U, 4>(rows, U::LEFT_MASK, &mut panel[..depth * 4]),
                 5..=8 => pack::<U, 8>(rows, U::LEFT_MASK, &mut panel[..depth * 8]),
-                _ => pack::<U, ROWS>(rows, U::LEFT_MASK, panel),
+                _ => pack::<U, MAX_TILE_ROWS>(rows, U::LEFT_MASK, panel),
             }
         }
         LeftBlock { words, rows: matrix.sides, depth }
@@ -441,8 +445,9 @@ fn multiply_blocks<U: Unit, R: Rounded<U::Sum>>(
     out: &mut ArrayViewMut2<'_, R>,
 ) {
     let depth = left.depth;
-    for (index, rows) in left.words.chunks_exact(depth * ROWS).enumerate() {
-        let mut out = out.slice_mut(s![index * ROWS..(index * ROWS + ROWS).min(left.rows), ..]);
+    for (index, rows) in left.words.chunks_exact(depth * MAX_TILE_ROWS).enumerate() {
+        let mut out =
+            out.slice_mut(s![index * MAX_TILE_ROWS..(index * MAX_TILE_ROWS + MAX_TILE_ROWS).min(left.rows), ..]);
         let panels = right.words.chunks_exact(depth * COLUMNS).zip(&right.excess);
         for (index, (columns, excess)) in panels.enumerate() {
             let end = (index * COLUMNS + COLUMNS).min(right.columns);
@@ -450,7 +455,7 @@ fn multiply_blocks<U: Unit, R: Rounded<U::Sum>>(
             match out.nrows() {
                 ..=4 => multiply_panels::<U, R, 4>(unit, &rows[..depth * 4], columns, excess, out),
                 5..=8 => multiply_panels::<U, R, 8>(unit, &rows[..depth * 8], columns, excess, out),
-                _ => multiply_panels::<U, R, ROWS>(unit, rows, columns, excess, out),
+                _ => multiply_panels::<U, R, MAX_TILE_ROWS>(unit, rows, columns, excess, out),
             }
         }
     }

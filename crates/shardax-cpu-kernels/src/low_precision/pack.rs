@@ -50,9 +50,10 @@ impl<'a, T> Matrix<'a, T> {
 #[inline(always)]
 pub(super) fn pack<U: Unit, const W: usize>(matrix: Matrix<'_, U::Element>, mask: u32, words: &mut [u32]) {
     let (words, _) = words.as_chunks_mut::<W>();
-    match matrix.has_contiguous_sides {
-        true => transpose::<U, W>(matrix, mask, words),
-        false => interleave::<U, W>(matrix, mask, words),
+    if matrix.has_contiguous_sides {
+        transpose::<U, W>(matrix, mask, words)
+    } else {
+        interleave::<U, W>(matrix, mask, words)
     }
 }
 

@@ -133,7 +133,7 @@ fn check_bf16<U: Unit<Element = bf16, Sum = f32>>(unit: U) {
             assert_eq!(rounded, bf16::from_f32(sum));
         }
     }
-    // A number that is not finite reaches its row and column alone, also next to padding.
+    // A number that is not finite must change only its row and column, also next to padding.
     let (rows, columns, depth) = (13, 33, 35);
     let (mut left, mut right) = (vec![bf16::ONE; rows * depth], vec![bf16::ONE; depth * columns]);
     (left[depth - 1], left[12 * depth]) = (bf16::NAN, bf16::INFINITY);

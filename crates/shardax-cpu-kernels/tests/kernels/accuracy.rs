@@ -14,7 +14,7 @@ fn from_orthonormal(columns: &[f64], n: usize) -> f64 {
 }
 
 #[test]
-fn singular_values_of_f32_are_those_of_f64() {
+fn svd_singular_values_of_f32_near_f64() {
     for (batch, m, n) in [(1, 64, 64), (1, 30, 40), (20, 8, 8), (20, 16, 5)] {
         for scale in [1.0, 1e-30, 3e38 / 64.0] {
             let a: Vec<f32> = noise(batch * m * n, 7).iter().map(|x| x * scale).collect();
@@ -37,7 +37,7 @@ fn singular_values_of_f32_are_those_of_f64() {
 }
 
 #[test]
-fn eigenvalues_of_f32_are_those_of_f64() {
+fn eigh_eigenvalues_of_f32_near_f64() {
     for (batch, n) in [(1, 64), (1, 30), (20, 8), (20, 16)] {
         for scale in [1.0, 1e-30, 3e38 / 64.0] {
             let a: Vec<f32> = noise(batch * n * n, 7).iter().map(|x| x * scale).collect();

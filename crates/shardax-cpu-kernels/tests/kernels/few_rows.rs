@@ -42,7 +42,7 @@ fn products_of_few_rows_and_narrow_numbers() {
     few_rows_of(bf16::from_f32);
     few_rows_of(f16::from_f32);
 
-    // What is not finite reaches its column alone.
+    // An element that is not finite must change only its column.
     let mut w = vec![bf16::ONE; 40 * 3];
     (w[3 * 30 + 1], w[3 * 39]) = (bf16::NAN, bf16::INFINITY);
     let mut product = [0.0; 3];

@@ -117,10 +117,8 @@ fn triangular_systems_are_solved() {
                     .collect();
                 let read = if triangle.transposes { transposed(&read, n) } else { read };
                 let [x, b] = [&x, &b].map(|x| wide(&x[i * n * k..(i + 1) * n * k]));
-                let products = match triangle.is_left {
-                    true => product(&read, &x, [n, n, k]),
-                    false => product(&x, &read, [k, n, n]),
-                };
+                let products =
+                    if triangle.is_left { product(&read, &x, [n, n, k]) } else { product(&x, &read, [k, n, n]) };
                 assert!(distance(&products, &b) < 1e-5, "{batch} × {n} × {k}, {triangle:?}");
             }
         }

@@ -287,7 +287,8 @@ impl Block {
         (y, (lent, chosen))
     }
 
-    /// Creates an empty cache of keys and values of this shape, `[..., length]`.
+    /// Creates an empty cache of keys and values of this shape, `[..., length]`. You must call it before the first
+    /// [`decode`](Self::decode), and again before a new text.
     #[track_caller]
     pub fn init_cache(&mut self, shape: &[usize]) {
         if let Some(attention) = &mut self.attention {

@@ -285,6 +285,7 @@ impl DecoderConfig {
         let dense = self.experts.as_ref().map_or(&[][..], |experts| &experts.dense_layers);
         let convs = self.conv.as_ref().map_or(&[][..], |conv| &conv.layers);
         let deltas = self.delta.as_ref().map_or(&[][..], |delta| &delta.layers);
+        // A list that has an entry for each layer must have equal entries; a list without entries sets nothing.
         self.first_norm
             && equal(&self.windows)
             && equal(&self.without_rope)

@@ -9,7 +9,8 @@ use super::streams::{LayerEmbeddingConfig, StreamsConfig};
 
 /// The architecture of a [`Decoder`](crate::Decoder).
 ///
-/// [`new`](DecoderConfig::new) returns the architecture of Llama. For other models, you can change the fields:
+/// [`new`](DecoderConfig::new) returns the architecture of Llama. For other models, you can change the fields. A list
+/// of layers must be empty or have an entry for each layer; [`check`](DecoderConfig::check) verifies this.
 ///
 /// ```
 /// use shardax_models::{Activation, Biases, DecoderConfig, NormKind, Positions};
@@ -136,8 +137,8 @@ pub struct DecoderConfig {
     pub first_norm: bool,
     /// True if the output of the last layer is normalized.
     pub final_norm: bool,
-    /// The function of a linear layer between the final norm and the layer that gives logits, and true if this layer has a
-    /// bias. A norm follows the function.
+    /// The function of a linear layer between the final norm and the layer that computes logits, and true if this
+    /// linear layer has a bias. A norm follows the function.
     pub head_activation: Option<(Activation, bool)>,
     /// True if attention and MLP have the same input.
     pub parallel: bool,
@@ -157,7 +158,8 @@ pub struct DecoderConfig {
     pub parts: Vec<LayerParts>,
     /// The learned factors of the results of heads, see [`MultiHeadAttention::gate`].
     pub attention_gate: Option<AttentionGate>,
-    /// True if positions attend to later positions too, as in encoders. Such a model cannot generate text.
+    /// True if positions attend to later positions too, as in encoders. Such a model cannot generate text, because it
+    /// would have to compute all positions again for each token.
     pub bidirectional: bool,
     /// The sizes of latent attention, if keys and values are computed from a latent.
     pub latent: Option<LatentConfig>,
@@ -220,7 +222,8 @@ pub struct ExpertsConfig {
     pub weighs_inputs: bool,
     /// The bound of the gates and of their factors in each layer's experts, as in [`DecoderConfig::mlp_bounds`].
     pub bounds: Vec<Option<f64>>,
-    /// The capacity of each expert, as a multiple of a balanced load; `None` if no token is dropped.
+    /// The capacity of each expert, as a multiple of a balanced load. Tokens beyond it are dropped, so you should use
+    /// `None`, which drops no token, except in training.
     pub capacity_factor: Option<f64>,
     /// True for each layer that has an MLP instead of experts. The list is empty if all layers have experts.
     pub dense_layers: Vec<bool>,
@@ -390,7 +393,7 @@ pub struct Biases {
     pub out: bool,
     /// The layers of MLPs.
     pub mlp: bool,
-    /// The layer that gives logits.
+    /// The layer that computes logits.
     pub head: bool,
 }
 

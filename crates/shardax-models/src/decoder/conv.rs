@@ -51,7 +51,8 @@ impl ShortConv {
         self.mixed(&before, after, &places, &places)
     }
 
-    /// Creates an empty cache of this shape, `[..., length]`.
+    /// Creates an empty cache of this shape, `[..., length]`. You must call it before the first
+    /// [`decode`](Self::decode), and again before a new text.
     #[track_caller]
     pub fn init_cache(&mut self, shape: &[usize]) {
         let features = self.out.kernel.shape().first().copied().unwrap_or(0);

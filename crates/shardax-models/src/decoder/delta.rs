@@ -145,7 +145,8 @@ impl GatedDelta {
         })
     }
 
-    /// Creates an empty cache of this shape, `[..., length]`.
+    /// Creates an empty cache of this shape, `[..., length]`. You must call it before the first
+    /// [`decode`](Self::decode), and again before a new text.
     #[track_caller]
     pub fn init_cache(&mut self, shape: &[usize]) {
         let (recent, state) = self.empty(&shape[..shape.len().saturating_sub(1)]);
@@ -160,8 +161,9 @@ impl GatedDelta {
         (recent, zeros_dtype([shape, &[value_heads, key_dim, value_dim]].concat(), DType::F32))
     }
 
-    /// Computes the next positions `x`, `[batch, length, features]`. Pass a mask, `[batch, heads, length, length of the
-    /// cache]`, if texts do not start at the first position of the cache: masked positions do not change the state.
+    /// Computes the next positions `x`, `[batch, length, features]`. If texts do not start at the first position of the
+    /// cache, you must pass a mask, `[batch, heads, length, length of the cache]`, because the positions before a text
+    /// must not change the state.
     #[track_caller]
     pub fn decode(&mut self, x: Array, mask: Option<&Array>) -> Array {
         let (Some(recent), Some(state), Some(index)) = (&self.recent, &self.state, &self.cache_index) else {

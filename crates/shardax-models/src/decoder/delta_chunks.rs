@@ -39,18 +39,15 @@ pub(super) fn scan_chunks(state: Array, inputs: [Array; 5]) -> Result<(Array, Ar
     // Padding does not change the state, because its rates of writing and its logarithms are zeros.
     let [query, key, value, write_rate, log_keep_rate] = inputs.map(|x| split(&x, count, chunk));
 
-    let [products, scores, log_decay] = match has_channels {
-        true => {
-            let log_decay = log_keep_rate.cumsum(-2);
-            let (scores, products) = decayed_products(&query, &key, &log_decay)?;
-            [products, scores, log_decay]
-        }
-        false => {
-            let log_decay = log_keep_rate.cumsum(-1);
-            let between = decay_between(&log_decay, chunk);
-            let [products, scores] = [&key, &query].map(|x| einsum("nbhtk,nbhsk->nbhts", &[x, &key]) * &between);
-            [products, scores, log_decay.expand_dims(-1)]
-        }
+    let [products, scores, log_decay] = if has_channels {
+        let log_decay = log_keep_rate.cumsum(-2);
+        let (scores, products) = decayed_products(&query, &key, &log_decay)?;
+        [products, scores, log_decay]
+    } else {
+        let log_decay = log_keep_rate.cumsum(-1);
+        let between = decay_between(&log_decay, chunk);
+        let [products, scores] = [&key, &query].map(|x| einsum("nbhtk,nbhsk->nbhts", &[x, &key]) * &between);
+        [products, scores, log_decay.expand_dims(-1)]
     };
     let decay = log_decay.exp();
 

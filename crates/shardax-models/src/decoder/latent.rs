@@ -143,7 +143,8 @@ impl LatentAttention {
         }
     }
 
-    /// Creates an empty cache of this shape, `[..., length]`.
+    /// Creates an empty cache of this shape, `[..., length]`. You must call it before the first
+    /// [`decode`](Self::decode), and again before a new text.
     #[track_caller]
     pub fn init_cache(&mut self, shape: &[usize]) {
         let features = self.latent.kernel.shape().last().copied().unwrap_or(0);

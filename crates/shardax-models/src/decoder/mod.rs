@@ -154,10 +154,8 @@ impl Decoder {
         } else {
             blocks = (0..layers).map(|layer| Block::new(config, layer, rngs)).collect();
         }
-        let norm = match config.final_norm {
-            true => Norm::new(config.norm, features, config.epsilon, rngs),
-            false => Norm::Identity,
-        };
+        let norm =
+            if config.final_norm { Norm::new(config.norm, features, config.epsilon, rngs) } else { Norm::Identity };
         let head_dense = config.head_activation.map(|(_, use_bias)| {
             let layer = Linear::builder(features, features).use_bias(use_bias);
             layer.kernel_axes([Some("embed"), None]).build(rngs)
@@ -306,7 +304,8 @@ impl Decoder {
         }
     }
 
-    /// Creates an empty cache of keys and values for `batch` texts of at most `length` tokens.
+    /// Creates an empty cache of keys and values for `batch` texts of at most `length` tokens. You must call it before
+    /// you decode the first token, and again before other texts.
     #[track_caller]
     pub fn init_cache(&mut self, batch: usize, length: usize) {
         self.blocks.iter_mut().for_each(|block| block.init_cache(&[batch, length]));

@@ -92,7 +92,8 @@ impl SelectiveState {
         in_rows("SelectiveState", x.into_array(), |rows| self.advance(&rows, None, self.empty(&rows.shape()[..1])).0)
     }
 
-    /// Creates an empty cache of this shape, `[..., length]`.
+    /// Creates an empty cache of this shape, `[..., length]`. You must call it before the first
+    /// [`decode`](Self::decode), and again before a new text.
     #[track_caller]
     pub fn init_cache(&mut self, shape: &[usize]) {
         let [recent, state] = self.empty(&shape[..shape.len().saturating_sub(1)]);

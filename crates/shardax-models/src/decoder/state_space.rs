@@ -79,7 +79,8 @@ impl StateSpace {
             Some("heads"),
             None,
         ]);
-        let input = |to: usize| Linear::builder(features, to).use_bias(config.use_bias);
+        let [key_query, step] =
+            [keys, heads].map(|outputs| Linear::builder(features, outputs).use_bias(config.use_bias));
         let out = LinearGeneral::builder([heads, head_dim], [features]).use_bias(config.out_bias).kernel_axes([
             Some("heads"),
             None,
@@ -89,8 +90,8 @@ impl StateSpace {
         StateSpace {
             gate: by_heads.clone().build(rngs),
             value: by_heads.build(rngs),
-            key_query: input(keys).kernel_axes([Some("embed"), None]).build(rngs),
-            step: input(heads).kernel_axes(["embed", "heads"]).build(rngs),
+            key_query: key_query.kernel_axes([Some("embed"), None]).build(rngs),
+            step: step.kernel_axes(["embed", "heads"]).build(rngs),
             taps: (random::normal_dtype(rngs.params(), [width, 1, inner + keys], DType::F32) * 0.1).astype(dtype),
             taps_bias: config.conv_bias.then(|| zeros_dtype([inner + keys], dtype)),
             step_bias: ones_dtype([heads], dtype),
@@ -116,7 +117,8 @@ impl StateSpace {
         in_rows("StateSpace", x.into_array(), |rows| self.advance(&rows, None, self.empty(&rows.shape()[..1])).0)
     }
 
-    /// Creates an empty cache of this shape, `[..., length]`.
+    /// Creates an empty cache of this shape, `[..., length]`. You must call it before the first
+    /// [`decode`](Self::decode), and again before a new text.
     #[track_caller]
     pub fn init_cache(&mut self, shape: &[usize]) {
         let [values, keys, state] = self.empty(&shape[..shape.len().saturating_sub(1)]);

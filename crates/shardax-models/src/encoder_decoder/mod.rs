@@ -236,7 +236,8 @@ impl EncoderDecoder {
         self.logits(x)
     }
 
-    /// Creates an empty cache of keys and values for `batch` texts of at most `length` tokens.
+    /// Creates an empty cache of keys and values for `batch` texts of at most `length` tokens. You must call it before
+    /// you decode the first token, and again before other texts.
     #[track_caller]
     pub fn init_cache(&mut self, batch: usize, length: usize) {
         for block in &mut self.decoder.blocks {
@@ -337,12 +338,11 @@ impl Block {
     /// input of the layer.
     #[track_caller]
     fn added(&self, norm: &Norm, x: Array, layer: impl FnOnce(&Array) -> Array) -> Array {
-        match self.sum_norms {
-            true => norm.forward(&x + layer(&x)),
-            false => {
-                let normed = norm.forward(&x);
-                x + layer(&normed)
-            }
+        if self.sum_norms {
+            norm.forward(&x + layer(&x))
+        } else {
+            let normed = norm.forward(&x);
+            x + layer(&normed)
         }
     }
 }

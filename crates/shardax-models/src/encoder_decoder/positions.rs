@@ -9,9 +9,10 @@ use shardax_nn::prelude::*;
 pub(super) fn groups(distances: usize, count: usize, max_distance: usize) -> Vec<i32> {
     let exact = count / 2;
     let range = (max_distance as f64 / exact as f64).ln() as f32;
-    let groups = (0..distances).map(|distance| match distance < exact {
-        true => distance as i32,
-        false => {
+    let groups = (0..distances).map(|distance| {
+        if distance < exact {
+            distance as i32
+        } else {
             let grown = (distance as f32 / exact as f32).ln() / range * (count - exact) as f32;
             (exact as i32 + grown as i32).min(count as i32 - 1)
         }
@@ -32,10 +33,11 @@ pub(crate) fn bias(
     let count = if is_bidirectional { count / 2 } else { count };
     let after = keys - queries.expand_dims(1);
     let groups = array(groups(distances.max(1), count, max_distance));
-    let group = match is_bidirectional {
-        true => groups.take(after.abs(), 0) + after.greater(0).astype(DType::I32) * count as i32,
+    let group = if is_bidirectional {
+        groups.take(after.abs(), 0) + after.greater(0).astype(DType::I32) * count as i32
+    } else {
         // Keys after the query are masked, so their group does not matter.
-        false => groups.take((-after).maximum(0), 0),
+        groups.take((-after).maximum(0), 0)
     };
     table.forward(group).transpose([2, 0, 1])
 }

@@ -183,12 +183,11 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
         encoder,
         decoder,
         mel_bins: None,
-        positions: match is_learned {
-            true => {
-                let length = length.saturating_add(first_position);
-                EncoderDecoderPositions::Learned { encoder: length, decoder: length }
-            }
-            false => EncoderDecoderPositions::Sines { length, is_inclusive: kind == "m2m_100" },
+        positions: if is_learned {
+            let length = length.saturating_add(first_position);
+            EncoderDecoderPositions::Learned { encoder: length, decoder: length }
+        } else {
+            EncoderDecoderPositions::Sines { length, is_inclusive: kind == "m2m_100" }
         },
         norm: NormKind::Layer,
         epsilon: 1e-5,

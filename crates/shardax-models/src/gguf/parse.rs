@@ -138,11 +138,10 @@ impl Reader<'_> {
     /// Reads the number of items that follow. Returns an error if the file is too short for items of `min_bytes` each.
     fn count(&mut self, what: &str, min_bytes: u64) -> Result<u64> {
         let count = self.u64(&format!("the number of {what}"))?;
-        match count.checked_mul(min_bytes).is_some_and(|bytes| bytes <= self.remaining()) {
-            true => Ok(count),
-            false => {
-                Err(self.error(format!("{count} {what} should follow, but only {} bytes remain", self.remaining())))
-            }
+        if count.checked_mul(min_bytes).is_some_and(|bytes| bytes <= self.remaining()) {
+            Ok(count)
+        } else {
+            Err(self.error(format!("{count} {what} should follow, but only {} bytes remain", self.remaining())))
         }
     }
 

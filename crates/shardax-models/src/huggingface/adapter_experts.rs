@@ -98,12 +98,11 @@ impl<'a> TargetParameters<'a> {
             return Ok(Some(vec![(format!("{layers}.down"), lora_of(&a, b))]));
         }
         let half = outputs / 2;
-        let [gate, up] = match self.is_interleaved {
-            true => {
-                let pairs = b.reshape([count, rank, half, 2]);
-                [pairs.get((.., .., .., 0)), pairs.get((.., .., .., 1))]
-            }
-            false => [b.get((.., .., ..half)), b.get((.., .., half..))],
+        let [gate, up] = if self.is_interleaved {
+            let pairs = b.reshape([count, rank, half, 2]);
+            [pairs.get((.., .., .., 0)), pairs.get((.., .., .., 1))]
+        } else {
+            [b.get((.., .., ..half)), b.get((.., .., half..))]
         };
         Ok(Some(vec![(format!("{layers}.gate"), lora_of(&a, gate)), (format!("{layers}.up"), lora_of(&a, up))]))
     }

@@ -545,9 +545,10 @@ pub(super) fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
     let head = (masks || pools || has_one_logit).then(|| Linear::new(features, head_features, rngs));
     let head_norm = masks.then(|| norm(head_features, rngs));
     let bias = (masks && !has_output_layer).then(|| zeros_dtype([config.vocab_size], rngs.policy().param_dtype));
-    let classifier = match has_output_layer {
-        true => Some(Linear::builder(head_features, config.vocab_size).kernel_axes(["embed", "vocab"]).build(rngs)),
-        false => count.map(|count| Linear::new(features, count, rngs)),
+    let classifier = if has_output_layer {
+        Some(Linear::builder(head_features, config.vocab_size).kernel_axes(["embed", "vocab"]).build(rngs))
+    } else {
+        count.map(|count| Linear::new(features, count, rngs))
     };
     let boxes = (config.box_size > 0).then(|| BoxTables::new(config.box_size, embedded, rngs));
     Bert {

@@ -35,7 +35,7 @@ pub(super) const KNOWN: [&str; 21] = [
 ];
 
 /// The maximal number of blocks in a group of an ALBERT model. No published model has more than one.
-const MOST_SHARED_BLOCKS: usize = 1000;
+const MAX_SHARED_BLOCKS: usize = 1000;
 
 impl Pretrained for Bert {
     type Architecture = BertConfig;
@@ -164,9 +164,10 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
             "esm" if fields.flag("token_dropout")? => Some(fields.number("mask_token_id")? as i32),
             _ => None,
         },
-        layer_norm_eps: match is_distilled {
-            true => 1e-12,
-            false => fields.number(if is_older_nomic { "layer_norm_epsilon" } else { "layer_norm_eps" })?,
+        layer_norm_eps: if is_distilled {
+            1e-12
+        } else {
+            fields.number(if is_older_nomic { "layer_norm_epsilon" } else { "layer_norm_eps" })?
         },
         hidden_act,
         is_gated,
@@ -295,7 +296,7 @@ fn check_older_nomic(fields: &Fields) -> Result<()> {
 /// after the other.
 fn shared_blocks(fields: &Fields, layers: usize) -> Result<Vec<usize>> {
     let (groups, inner) = (fields.size("num_hidden_groups")?, fields.size("inner_group_num")?);
-    if groups.checked_mul(inner).is_none_or(|count| count > MOST_SHARED_BLOCKS) || groups > layers {
+    if groups.checked_mul(inner).is_none_or(|count| count > MAX_SHARED_BLOCKS) || groups > layers {
         let message = format!("{groups} groups of {inner} blocks are too many for {layers} layers");
         return Err(fields.error(message));
     }

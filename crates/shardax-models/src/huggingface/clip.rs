@@ -91,10 +91,12 @@ impl Pretrained for Clip {
                 if is_meta { "metaclip_2_vision_model" } else { "clip_vision_model" },
             ),
         ];
-        let [text, vision] = parts.map(|(name, older, kind)| match fields.has(older) {
-            true => fields.model(older, kind),
-            false => fields.model(name, kind),
-        });
+        let [text, vision] =
+            parts.map(
+                |(name, older, kind)| {
+                    if fields.has(older) { fields.model(older, kind) } else { fields.model(name, kind) }
+                },
+            );
         let (text, vision) = (text?, vision?);
         fields.skip(&["text_config", "text_config_dict", "vision_config", "vision_config_dict"]);
         let read = ClipConfig {

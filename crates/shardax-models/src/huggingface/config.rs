@@ -517,9 +517,10 @@ impl<'a> Fields<'a> {
 
     /// Returns an error unless `divisor` divides `all`. Each is the name and the value of a number.
     pub fn divides(&self, (divisor, by): (&str, usize), (all, of): (&str, usize)) -> Result<()> {
-        match by > 0 && of.is_multiple_of(by) {
-            true => Ok(()),
-            false => Err(self.error(format!("{divisor} ({by}) does not divide {all} ({of})"))),
+        if by > 0 && of.is_multiple_of(by) {
+            Ok(())
+        } else {
+            Err(self.error(format!("{divisor} ({by}) does not divide {all} ({of})")))
         }
     }
 

@@ -157,10 +157,7 @@ fn read(fields: &Fields) -> Result<DebertaConfig> {
     }
     let pooler_act = fields.activation("pooler_hidden_act")?;
     // Published files without the field have a head that the class ignores.
-    let head = match fields.has("architectures") {
-        true => head(fields, Some(pooler_act))?,
-        false => BertHead::None,
-    };
+    let head = if fields.has("architectures") { head(fields, Some(pooler_act))? } else { BertHead::None };
     if head == BertHead::MaskedTokens && !fields.flag("tie_word_embeddings")? {
         return Err(fields.error(
             "field `tie_word_embeddings` is false, but this model always uses its token table as the last layer",
@@ -215,9 +212,10 @@ fn distances(fields: &Fields, positions: usize) -> Result<Option<Distances>> {
     let (buckets, longest) = (buckets?, longest?.unwrap_or(positions));
     let shares_kernels = fields.flag("share_att_key")?;
     if !fields.flag("relative_attention")? {
-        return match kinds.is_empty() {
-            true => Ok(None),
-            false => Err(fields.error("`pos_att_type` is set, but `relative_attention` is false")),
+        return if kinds.is_empty() {
+            Ok(None)
+        } else {
+            Err(fields.error("`pos_att_type` is set, but `relative_attention` is false"))
         };
     }
     if buckets.is_some_and(|buckets| buckets < 4 || longest <= buckets / 2 + 1) {

@@ -137,6 +137,7 @@ impl Pretrained for DepthAnything {
                 layers.len()
             )));
         }
+        // The sizes are written twice in published files. The model can have only one of each.
         for (name, size) in [("patch_size", encoder.patch_size), ("reassemble_hidden_size", encoder.hidden_size)] {
             if fields.size(name)? != size {
                 return Err(fields.error(format!("`{name}` must be {size}, as in `backbone_config`")));
@@ -172,6 +173,7 @@ impl Pretrained for DepthAnything {
         let encoder = Vit::make(&config.encoder, rngs)?;
         let stages = config.neck_hidden_sizes.iter().zip(&config.scales);
         let stages = stages.map(|(size, scale)| Stage::new(features, *size, joined, *scale, rngs)).collect();
+        // Features of each layer are joined with the features of the layers after it, so there is a fusion for each.
         let fusions = config.layers.iter().map(|_| Fusion {
             first: Residual::new(joined, rngs),
             second: Residual::new(joined, rngs),
@@ -245,9 +247,10 @@ fn scale(fields: &Fields, factor: f64) -> Result<DepthScale> {
 fn head_index(fields: &Fields, count: usize) -> Result<usize> {
     let index = fields.number("head_in_index")?;
     let from_start = if index < 0.0 { index + count as f64 } else { index };
-    match from_start >= 0.0 && from_start < count as f64 && from_start.fract() == 0.0 {
-        true => Ok(from_start as usize),
-        false => Err(fields.error(format!("`head_in_index` is {index}, but there are {count} joined outputs"))),
+    if from_start >= 0.0 && from_start < count as f64 && from_start.fract() == 0.0 {
+        Ok(from_start as usize)
+    } else {
+        Err(fields.error(format!("`head_in_index` is {index}, but there are {count} joined outputs")))
     }
 }
 

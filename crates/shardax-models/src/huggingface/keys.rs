@@ -122,8 +122,8 @@ impl KeyMap {
             });
             return Some((found, other.map_or(layout, |(.., other)| *other)));
         }
-        let is_usual = |usual: &Option<Layout>| usual.is_none_or(|usual| usual == layout);
-        self.absent.iter().filter(|(_, usual, ..)| is_usual(usual)).find_map(|(absent, _, other, layout)| {
+        let absent = self.absent.iter().filter(|(_, usual, ..)| usual.is_none_or(|usual| usual == layout));
+        absent.into_iter().find_map(|(absent, _, other, layout)| {
             let other = other.replacen('*', matched(absent, name)?, 1);
             Some((self.in_files(weights, &other)?, *layout))
         })

@@ -216,11 +216,10 @@ fn stacked_rows(groups: &Groups, layout: Layout) -> Option<(Groups, bool)> {
 /// names whose rows are joined have a `+` between them.
 fn names_of(name: &str, like: &Array) -> Vec<String> {
     let name = name.trim_end_matches("[#]");
-    match name.contains('#') {
-        true => {
-            (0..like.shape().first().copied().unwrap_or(0)).map(|entry| name.replace('#', &entry.to_string())).collect()
-        }
-        false => name.split('+').map(str::to_owned).collect(),
+    if name.contains('#') {
+        (0..like.shape().first().copied().unwrap_or(0)).map(|entry| name.replace('#', &entry.to_string())).collect()
+    } else {
+        name.split('+').map(str::to_owned).collect()
     }
 }
 

@@ -213,16 +213,13 @@ fn second_version(fields: &Fields) -> Result<MobileNetConfig> {
     let (mut reached, mut dilation) = (2, 1);
     for (pair, stride) in FEATURES.windows(2).zip(STRIDES) {
         let (input, output) = (scaled(pair[0]), scaled(pair[1]));
-        let (stride, block_dilation) = match reached == output_stride {
-            true => {
-                let block_dilation = dilation;
-                dilation *= stride;
-                (1, block_dilation)
-            }
-            false => {
-                reached *= stride;
-                (stride, 1)
-            }
+        let (stride, block_dilation) = if reached == output_stride {
+            let block_dilation = dilation;
+            dilation *= stride;
+            (1, block_dilation)
+        } else {
+            reached *= stride;
+            (stride, 1)
         };
         blocks.push(MobileNetBlock {
             expanded: Some(expanded(input)),

@@ -162,11 +162,11 @@ fn keys(config: &ResnetConfig) -> KeyMap {
     stage_keys(keys.linear("head", "classifier.1"), config.stages.depths.len(), |keys, path, stage| {
         let (path, block) = (format!("{path}.blocks[*]"), format!("{prefix}encoder.stages.{stage}.layers.*"));
         let keys = conv_norm_keys(keys, &format!("{path}.shortcut"), &format!("{block}.shortcut"));
-        let keys = match squeezes {
-            true => keys
-                .conv(&format!("{path}.squeeze.down"), &format!("{block}.layer.2.attention.0"))
-                .conv(&format!("{path}.squeeze.up"), &format!("{block}.layer.2.attention.2")),
-            false => keys,
+        let keys = if squeezes {
+            keys.conv(&format!("{path}.squeeze.down"), &format!("{block}.layer.2.attention.0"))
+                .conv(&format!("{path}.squeeze.up"), &format!("{block}.layer.2.attention.2"))
+        } else {
+            keys
         };
         (0..layers).fold(keys, |keys, layer| {
             let place = if squeezes && layer == 2 { 3 } else { layer };
@@ -185,11 +185,11 @@ impl Stage {
         let features = config.hidden_sizes[stage];
         let before = stage.checked_sub(1).map_or(config.embedding_size, |before| config.hidden_sizes[before]);
         let stride = if stage == 0 && !config.downsample_in_first_stage { 1 } else { 2 };
-        let block = |index, rngs: &mut Rngs| match index {
+        let blocks = (0..config.stages.depths[stage]).map(|index| match index {
             0 => Block::new(config, [before, features], stride, rngs),
             _ => Block::new(config, [features, features], 1, rngs),
-        };
-        Stage { blocks: (0..config.stages.depths[stage]).map(|index| block(index, rngs)).collect() }
+        });
+        Stage { blocks: blocks.collect() }
     }
 }
 
@@ -250,10 +250,7 @@ impl Resnet {
             return Array::from_error(error, &images);
         }
         let x = self.activation.apply(self.first.forward(images));
-        let x = match self.pools {
-            true => Pool::new([3, 3]).strides([2, 2]).padding(vec![(1, 1), (1, 1)]).max(x),
-            false => x,
-        };
+        let x = if self.pools { Pool::new([3, 3]).strides([2, 2]).padding(vec![(1, 1), (1, 1)]).max(x) } else { x };
         self.stages.iter().flat_map(|stage| &stage.blocks).fold(x, |x, block| block.forward(x))
     }
 

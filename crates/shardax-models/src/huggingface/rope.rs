@@ -161,9 +161,10 @@ fn long_rope_scaling(model: &Fields, about: &Fields) -> Result<RopeScaling> {
         short_factor,
         long_factor,
         original_max_position: original,
-        attention_factor: match model.has_type("phimoe") {
-            true => default,
-            false => about.number_or("attention_factor", default)?,
+        attention_factor: if model.has_type("phimoe") {
+            default
+        } else {
+            about.number_or("attention_factor", default)?
         },
     })
 }

@@ -107,9 +107,10 @@ impl Pretrained for Segformer {
         }
         let list = |name| {
             let sizes = fields.size_list(name)?;
-            match sizes.len() == count {
-                true => Ok(sizes),
-                false => Err(fields.error(format!("`{name}` must have {count} entries, got {}", sizes.len()))),
+            if sizes.len() == count {
+                Ok(sizes)
+            } else {
+                Err(fields.error(format!("`{name}` must have {count} entries, got {}", sizes.len())))
             }
         };
         let ratios = fields.numbers("mlp_ratios")?;
@@ -196,6 +197,7 @@ fn head(fields: &super::Fields) -> Result<SegformerHead> {
 
 /// Returns the names of the arrays.
 fn keys(config: &SegformerConfig) -> KeyMap {
+    // A model without a head is the encoder itself, so its names have no prefix.
     let prefix = if config.head == SegformerHead::None { "" } else { "segformer." };
     let head = "decode_head";
     let keys = KeyMap::new()
@@ -248,15 +250,14 @@ impl Stage {
 impl Block {
     fn new(config: &SegformerConfig, stage: usize, rngs: &mut Rngs) -> Block {
         let (features, hidden, ratio) = (config.hidden_sizes[stage], config.mlp_sizes[stage], config.sr_ratios[stage]);
-        let norm = |rngs: &mut Rngs| LayerNorm::builder(features).epsilon(EPSILON).build(rngs);
         let reduction = Conv::builder(features, features, [ratio; 2]).strides([ratio; 2]).padding(Padding::Valid);
         let around = Padding::Explicit(vec![(1, 1); 2]);
         Block {
-            norm: norm(rngs),
+            norm: norm(features, rngs),
             attention: attention(config.num_attention_heads[stage], features).build(rngs),
             reduction: (ratio > 1).then(|| reduction.build(rngs)),
-            reduction_norm: (ratio > 1).then(|| norm(rngs)),
-            mlp_norm: norm(rngs),
+            reduction_norm: (ratio > 1).then(|| norm(features, rngs)),
+            mlp_norm: norm(features, rngs),
             up: Linear::builder(features, hidden).kernel_axes(["embed", "mlp"]).build(rngs),
             conv: Conv::builder(hidden, hidden, [3, 3]).padding(around).feature_group_count(hidden).build(rngs),
             down: Linear::builder(hidden, features).kernel_axes(["mlp", "embed"]).build(rngs),
@@ -267,11 +268,11 @@ impl Block {
     /// Applies the block to `[batch, rows, columns, features]`.
     fn forward(&self, x: Array) -> Array {
         let &[batch, _, _, features] = x.shape() else { return x };
-        let flat = |x: &Array| x.reshape([batch as i32, -1, features as i32]);
+        let flat_shape = [batch as i32, -1, features as i32];
         let normed = self.norm.forward(&x);
         let reduced = self.reduction.iter().fold(normed.clone(), |x, conv| conv.forward(x));
-        let reduced = flat(&self.reduction_norm.iter().fold(reduced, |x, norm| norm.forward(x)));
-        let attended = self.attention.attend(flat(&normed), &reduced, &reduced, AttentionOptions::new());
+        let reduced = self.reduction_norm.iter().fold(reduced, |x, norm| norm.forward(x)).reshape(flat_shape);
+        let attended = self.attention.attend(normed.reshape(flat_shape), &reduced, &reduced, AttentionOptions::new());
         let x = &x + attended.reshape(x.shape());
         let hidden = self.conv.forward(self.up.forward(self.mlp_norm.forward(&x)));
         x + self.down.forward(self.activation.apply(hidden))
@@ -347,4 +348,8 @@ impl Segformer {
             (None, None) => Ok(last.clone()),
         }
     }
+}
+
+fn norm(features: usize, rngs: &mut Rngs) -> LayerNorm {
+    LayerNorm::builder(features).epsilon(EPSILON).build(rngs)
 }

@@ -311,8 +311,5 @@ fn read_pooling(folder: &Path) -> Result<Vec<Pooling>> {
     if fields.flag_or("include_prompt", true)? {
         fields.finish_but_empty()?;
     }
-    match modes.is_empty() {
-        true => Err(fields.error("no supported pooling mode is set")),
-        false => Ok(modes),
-    }
+    if modes.is_empty() { Err(fields.error("no supported pooling mode is set")) } else { Ok(modes) }
 }

@@ -74,9 +74,10 @@ impl Pretrained for Siglip {
                 return Err(fields.error(message));
             }
         };
-        let [text, vision] = match any_size {
-            true => [("text_config", "siglip2_text_model"), ("vision_config", "siglip2_vision_model")],
-            false => [("text_config", "siglip_text_model"), ("vision_config", "siglip_vision_model")],
+        let [text, vision] = if any_size {
+            [("text_config", "siglip2_text_model"), ("vision_config", "siglip2_vision_model")]
+        } else {
+            [("text_config", "siglip_text_model"), ("vision_config", "siglip_vision_model")]
         }
         .map(|(name, kind)| fields.model(name, kind));
         let (text, vision) = (text?, vision?);
@@ -86,9 +87,10 @@ impl Pretrained for Siglip {
             vision: tower(&vision)?,
             vocab_size: text.size("vocab_size")?,
             max_position_embeddings: text.size("max_position_embeddings")?,
-            image_size: match any_size {
-                true => grid_of(&vision)?.saturating_mul(patch_size),
-                false => vision.size("image_size")?,
+            image_size: if any_size {
+                grid_of(&vision)?.saturating_mul(patch_size)
+            } else {
+                vision.size("image_size")?
             },
             patch_size,
             num_channels: vision.size("num_channels")?,
@@ -173,9 +175,10 @@ impl Pretrained for Siglip {
 fn grid_of(vision: &Fields) -> Result<usize> {
     let count = vision.size("num_patches")?;
     let grid = count.isqrt();
-    match grid * grid == count {
-        true => Ok(grid),
-        false => Err(vision.error(format!("`num_patches` is {count}, which is not the square of an integer"))),
+    if grid * grid == count {
+        Ok(grid)
+    } else {
+        Err(vision.error(format!("`num_patches` is {count}, which is not the square of an integer")))
     }
 }
 
@@ -200,10 +203,11 @@ fn keys(config: &SiglipConfig) -> KeyMap {
         .weights(
             "patches.conv",
             "vision_model.embeddings.patch_embedding",
-            match config.any_size {
+            if config.any_size {
                 // A linear layer of the rows, columns and channels of a patch.
-                true => Layout::Transposed,
-                false => Layout::Convolution,
+                Layout::Transposed
+            } else {
+                Layout::Convolution
             },
         )
         .array("patches.positions", "vision_model.embeddings.position_embedding.weight", Layout::Same)

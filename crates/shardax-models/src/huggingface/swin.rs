@@ -338,12 +338,12 @@ impl Merge {
     /// Joins squares of four patches of `[batch, rows, columns, features]`. Rows and columns of odd numbers get zeros at the end.
     fn forward(&self, x: Array) -> Array {
         let x = padded(x, 2);
-        let quarter = |row: usize, column: usize| x.get(s![.., row..; 2, column..; 2]);
-        let parts = [quarter(0, 0), quarter(1, 0), quarter(0, 1), quarter(1, 1)];
+        let parts = [(0, 0), (1, 0), (0, 1), (1, 1)].map(|(row, column)| x.get(s![.., row..; 2, column..; 2]));
         let x = concatenate(&parts, -1);
-        match self.normalizes_output {
-            true => self.norm.forward(self.reduction.forward(x)),
-            false => self.reduction.forward(self.norm.forward(x)),
+        if self.normalizes_output {
+            self.norm.forward(self.reduction.forward(x))
+        } else {
+            self.reduction.forward(self.norm.forward(x))
         }
     }
 }
@@ -360,8 +360,8 @@ fn padded(x: Array, size: usize) -> Array {
 impl Block {
     fn new(config: &SwinConfig, stage: usize, index: usize, rngs: &mut Rngs) -> Block {
         let (features, heads) = (config.features(stage), config.num_heads[stage]);
-        let mut norm = || LayerNorm::builder(features).epsilon(config.layer_norm_eps).build(rngs);
-        let (norm, mlp_norm) = (norm(), norm());
+        let [norm, mlp_norm] =
+            [(); 2].map(|()| LayerNorm::builder(features).epsilon(config.layer_norm_eps).build(rngs));
         let mut attention = attention(heads, features).build(rngs);
         if !config.qkv_bias {
             remove_input_biases(&mut attention);
@@ -369,6 +369,7 @@ impl Block {
         let (window, shift) = config.window(stage);
         let cosines = match &config.version {
             SwinVersion::First => None,
+            // Keys have no bias in the second version, whatever `qkv_bias` is.
             SwinVersion::Second { pretrained_windows } => {
                 attention.key.iter_mut().for_each(|key| key.bias = None);
                 Some(Cosines::new(heads, pretrained_windows[stage] as usize, rngs))
@@ -458,12 +459,11 @@ impl Cosines {
             pretrained => pretrained,
         };
         let largest = largest.saturating_sub(1).max(1) as f32;
-        let grown = |place: usize| {
+        let span = 2 * window - 1;
+        let distances = (0..span * span).flat_map(|place| [place / span, place % span]).map(|place| {
             let distance = (place as f32 - (window - 1) as f32) / largest * 8.0;
             distance.signum() * (distance.abs() + 1.0).log2() / 8f32.log2()
-        };
-        let span = 2 * window - 1;
-        let distances = (0..span * span).flat_map(|place| [grown(place / span), grown(place % span)]);
+        });
         let distances = Array::from_vec(distances.collect::<Vec<f32>>(), &[span * span, 2])?;
         let distances = distances.astype(self.first.kernel.dtype());
         Ok(sigmoid(self.last.forward(relu(self.first.forward(distances)))) * 16.0)

@@ -245,9 +245,10 @@ pub(super) fn read_fields(fields: &Fields, head: Option<VitHead>) -> Result<(Vit
     };
     let read = VitConfig {
         hidden_size: features,
-        intermediate_size: match is_second {
-            true => dino_hidden(features.saturating_mul(fields.size("mlp_ratio")?), is_gated),
-            false => fields.size("intermediate_size")?,
+        intermediate_size: if is_second {
+            dino_hidden(features.saturating_mul(fields.size("mlp_ratio")?), is_gated)
+        } else {
+            fields.size("intermediate_size")?
         },
         num_hidden_layers: fields.layers("num_hidden_layers")?,
         num_attention_heads: fields.size("num_attention_heads")?,

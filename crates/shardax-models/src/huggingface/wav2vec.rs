@@ -154,6 +154,7 @@ impl Pretrained for SoundEncoder {
             pre_norms: fields.flag("do_stable_layer_norm")?,
             hidden_act: fields.activation("hidden_act")?,
             layer_norm_eps: fields.number("layer_norm_eps")?,
+            // The vector that replaces masked positions in training is in the files only if something was masked.
             has_mask: fields.number("mask_time_prob")? > 0.0 || fields.number("mask_feature_prob")? > 0.0,
             head: head(&fields)?,
         };
@@ -177,6 +178,7 @@ impl Pretrained for SoundEncoder {
             mlp_norm: norm(features, rngs),
             global: None,
         });
+        // The classes project features to fewer ones before they classify; the letters do not.
         let blocks = blocks.collect();
         let (projector, head) = match config.head {
             SoundHead::None => (None, None),
@@ -211,6 +213,8 @@ impl Pretrained for SoundEncoder {
                 features / config.position_groups.max(1),
             ),
         ];
+        // The first convolution reads samples, which have one feature. The product must not overflow, because sizes come
+        // from a file.
         let mut before = 1;
         for convolution in &config.convolutions {
             let inputs = before * convolution.kernel.min(usize::MAX / before.max(1));
@@ -426,11 +430,10 @@ impl SoundEncoder {
             .iter()
             .rev()
             .fold(1usize, |frame, layer| (frame - 1).saturating_mul(layer.stride).saturating_add(layer.kernel));
-        match samples >= frame {
-            true => Ok(()),
-            false => {
-                Err(value_error(format!("SoundEncoder: {samples} samples are less than a frame of {frame}"), help))
-            }
+        if samples >= frame {
+            Ok(())
+        } else {
+            Err(value_error(format!("SoundEncoder: {samples} samples are less than a frame of {frame}"), help))
         }
     }
 

@@ -310,13 +310,15 @@ impl Weights {
 fn open(path: &Path) -> Result<Weights> {
     let mut weights =
         Weights { path: path.to_owned(), files: Vec::new(), arrays: BTreeMap::new(), parts: BTreeSet::new() };
-    let file = match path.is_dir() {
-        true => FILES.iter().map(|name| path.join(name)).find(|file| file.exists()).unwrap_or(path.join(FILES[0])),
-        false => path.to_owned(),
+    let file = if path.is_dir() {
+        FILES.iter().map(|name| path.join(name)).find(|file| file.exists()).unwrap_or(path.join(FILES[0]))
+    } else {
+        path.to_owned()
     };
-    match file.extension().is_some_and(|extension| extension == "json") {
-        true => add_index(&mut weights, &file)?,
-        false => add_file(&mut weights, &file)?,
+    if file.extension().is_some_and(|extension| extension == "json") {
+        add_index(&mut weights, &file)?
+    } else {
+        add_file(&mut weights, &file)?
     }
     Ok(weights)
 }
@@ -326,10 +328,7 @@ fn add_file(weights: &mut Weights, path: &Path) -> Result<()> {
     if Gguf::is_named(path) {
         return add_gguf(weights, path);
     }
-    match pytorch::is_named(path) {
-        true => add_pytorch(weights, path),
-        false => add_safetensors(weights, path),
-    }
+    if pytorch::is_named(path) { add_pytorch(weights, path) } else { add_safetensors(weights, path) }
 }
 
 /// Adds the arrays of a GGUF file.

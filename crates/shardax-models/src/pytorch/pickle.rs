@@ -94,10 +94,7 @@ pub(super) fn tensors(pickle: &[u8]) -> Result<Vec<Rebuilt>, String> {
     let root = machine.run()?;
     let (mut tensors, mut visits) = (Vec::new(), 0);
     machine.collect(root, "", 0, (&mut tensors, &mut visits))?;
-    match tensors.is_empty() {
-        true => Err("its pickle has no tensors".to_owned()),
-        false => Ok(tensors),
-    }
+    if tensors.is_empty() { Err("its pickle has no tensors".to_owned()) } else { Ok(tensors) }
 }
 
 /// The state of a running pickle.

@@ -196,16 +196,18 @@ fn read_folder(folder: &Path) -> Result<Tokenizer> {
         read_small(&path).map_err(|error| error.help("save the tokenizer with `AutoTokenizer.save_pretrained`"))?;
     let mut tokenizer = parse(&path.display().to_string(), &json)?;
     let path = folder.join("tokenizer_config.json");
-    let config: Value = match path.exists() {
-        true => serde_json::from_slice(&read_small(&path)?).map_err(|error| {
+    let config: Value = if path.exists() {
+        serde_json::from_slice(&read_small(&path)?).map_err(|error| {
             value_error(format!("{} is not valid JSON: {error}", path.display()), "download the file again")
-        })?,
-        false => Value::Null,
+        })?
+    } else {
+        Value::Null
     };
     let path = folder.join("chat_template.jinja");
-    let text = match path.exists() {
-        true => Some(String::from_utf8_lossy(&read_small(&path)?).into_owned()),
-        false => configured_template(&config),
+    let text = if path.exists() {
+        Some(String::from_utf8_lossy(&read_small(&path)?).into_owned())
+    } else {
+        configured_template(&config)
     };
     if let Some(text) = text {
         let mut template = ChatTemplate::new(&text)?;

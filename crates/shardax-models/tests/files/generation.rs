@@ -16,7 +16,7 @@ fn varied_prompt(length: usize, text: usize) -> Vec<i32> {
 /// Generates texts of several lengths with few slots and little memory. Each result must equal the text that is
 /// generated alone.
 #[test]
-fn batched_texts_are_those_of_texts_alone() -> Result<()> {
+fn generate_batch_equals_single_texts() -> Result<()> {
     setup();
     // A slice has one cache of keys, one of latent values and one of recurrent states.
     let names = ["gpt2", "llama", "gemma3", "deepseek_v3", "qwen2", "lfm2", "qwen3_next"];

@@ -206,7 +206,7 @@ fn experts_in_four_bits_have_the_logits_of_transformers() -> Result<()> {
 
 /// The kernels of GPTQ, AWQ and the experts of gpt-oss decode according to their definitions.
 #[test]
-fn kernels_of_parts_are_those_of_their_formats() -> Result<()> {
+fn dequantize_parts_equals_each_format() -> Result<()> {
     setup();
     for (name, config) in [
         ("gptq", r#"{"quant_method": "gptq", "bits": 4}"#),

@@ -14,7 +14,7 @@ fn apply_adapter(adapter: Adapter, model: Decoder, tokens: Array) -> Result<Arra
 }
 
 #[test]
-fn adapters_are_those_of_peft() -> Result<()> {
+fn adapters_equal_peft() -> Result<()> {
     setup();
     let (case, config) = (case("adapter")?, Config::open(folder("llama"))?);
     let (model, adapter) =
@@ -92,7 +92,7 @@ fn check_decoder(name: &str, base: &str) -> Result<Adapter> {
 }
 
 #[test]
-fn adapters_with_lengths_of_columns_are_those_of_peft() -> Result<()> {
+fn adapters_with_column_lengths_equal_peft() -> Result<()> {
     setup();
     let adapter = check_decoder("adapter_dora", "llama")?;
     assert_eq!(adapter.magnitudes.len(), 6);
@@ -110,7 +110,7 @@ fn adapters_with_lengths_of_columns_are_those_of_peft() -> Result<()> {
 }
 
 #[test]
-fn adapters_with_modules_that_are_trained_in_full_are_those_of_peft() -> Result<()> {
+fn adapters_with_fully_trained_modules_equal_peft() -> Result<()> {
     setup();
     let adapter = check_decoder("adapter_saved", "llama")?;
     let names: Vec<&str> = adapter.replaced.keys().map(String::as_str).collect();
@@ -133,7 +133,7 @@ fn adapters_with_modules_that_are_trained_in_full_are_those_of_peft() -> Result<
 }
 
 #[test]
-fn adapters_of_single_experts_are_those_of_peft() -> Result<()> {
+fn adapters_of_single_experts_equal_peft() -> Result<()> {
     setup();
     let adapter = check_decoder("adapter_experts", "mixtral")?;
     assert_eq!(adapter.layers["blocks[0].experts.experts.layers.up"].lora_b.shape(), [4, 2, 24]);
@@ -142,7 +142,7 @@ fn adapters_of_single_experts_are_those_of_peft() -> Result<()> {
 
 /// Adapters of arrays of experts: peft stores the matrices of all experts as one.
 #[test]
-fn adapters_of_arrays_of_experts_are_those_of_peft() -> Result<()> {
+fn adapters_of_expert_arrays_equal_peft() -> Result<()> {
     setup();
     for (name, base) in [("adapter_arrays", "qwen3_moe"), ("adapter_arrays_interleaved", "gpt_oss")] {
         let (case, config) = (case(name)?, Config::open(folder(base))?);
@@ -158,7 +158,7 @@ fn adapters_of_arrays_of_experts_are_those_of_peft() -> Result<()> {
 
 /// Adapters of models of images, and of encoders with decoders.
 #[test]
-fn adapters_of_other_models_are_those_of_peft() -> Result<()> {
+fn adapters_of_other_models_equal_peft() -> Result<()> {
     setup();
     let read = |name: &str, base: &str| Adapter::from_pretrained(&Config::open(folder(base))?, folder(name));
     let name = "adapter_vit";
@@ -185,7 +185,7 @@ fn adapters_of_other_models_are_those_of_peft() -> Result<()> {
 }
 
 #[test]
-fn adapters_of_encoders_are_those_of_peft() -> Result<()> {
+fn adapters_of_encoders_equal_peft() -> Result<()> {
     setup();
     let (case, config) = (case("adapter_bert")?, Config::open(folder("bert_classes"))?);
     let model = Bert::from_pretrained(folder("bert_classes"))?;

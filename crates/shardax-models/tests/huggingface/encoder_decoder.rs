@@ -123,7 +123,7 @@ fn sound_sample(i: i32) -> f32 {
 
 /// Compares the features of a sound with the features in transformers.
 #[test]
-fn features_of_sound_are_those_of_transformers() -> Result<()> {
+fn sound_features_equal_transformers() -> Result<()> {
     setup();
     let case = case("mel")?;
     let mut sound: Vec<f32> = (0..16_000).map(sound_sample).collect();

@@ -1,4 +1,4 @@
-//! Models that `transformers` and `peft` saved, and what they compute (`tools/huggingface`).
+//! Models that `transformers` and `peft` saved, with the values that they compute (`tools/huggingface`).
 
 mod adapters;
 #[path = "../../../shardax-train/tests/common/mod.rs"]
@@ -441,7 +441,7 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
         );
         alike(name, &forward.call(arguments)?, &case("logits")?)?;
     }
-    // The classes differ, so each of them has a program of its own.
+    // The classes differ, so each of them needs a separate program.
     let modern = jit(|model: ModernBert, tokens: Array, mask: Array| {
         model.forward(tokens, &BertOptions::new().attention_mask(mask))
     });

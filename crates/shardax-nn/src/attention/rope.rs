@@ -261,7 +261,7 @@ impl Rope {
     #[track_caller]
     fn check(&self, x: &Array) -> Result<()> {
         x.check()?;
-        // Frequencies are divided by these numbers, so zero and infinity would give NaN without an error.
+        // Frequencies are divided by these numbers, so zero and infinity would result in NaN without an error.
         let finite = f64::MIN_POSITIVE..f64::INFINITY;
         within("Rope", "base", self.base, finite.clone())?;
         match self.scaling {

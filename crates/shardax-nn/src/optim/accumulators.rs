@@ -31,7 +31,7 @@ pub(super) fn in_wide_dtypes<P: Tree, S>(
     Ok((updates, state))
 }
 
-/// Returns zeros like every array of `params`, in the dtype in which it is added up, or in the given one.
+/// Returns zeros like every array of `params`, in the dtype in which it is added up, or in the requested one.
 pub(super) fn zeros_in<P: Tree>(params: &P, dtype: Option<DType>) -> Result<P> {
     tree::map(|p| reshard_like(zeros_dtype(p.shape(), dtype.unwrap_or(wide_dtype(p.dtype()))), &p), params.clone())
 }

@@ -426,7 +426,7 @@ impl Schedule {
     /// Checks that there is a value at every step. `name` is the use of the schedule.
     #[track_caller]
     pub(crate) fn check(&self, name: &str) -> Result<()> {
-        // Values are computed on the device, where an invalid number would only give NaN.
+        // Values are computed on the device, where an invalid number would only result in NaN.
         match self {
             Schedule::Constant { value } => within(name, "the value", *value, FINITE),
             Schedule::Value { value } => {

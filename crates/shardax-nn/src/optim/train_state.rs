@@ -419,6 +419,6 @@ fn same_keys(grads: &State, params: &State) -> Result<()> {
         return Ok(());
     };
     Err(Error::new(ErrorKind::Type, format!("Optimizer: there is {difference}"))
-        .help("pass the gradients of `optimizer.params()`, or the gradients of the whole model")
+        .help("pass the gradients of `optimizer.params()`, or the gradients of the entire model")
         .at(std::panic::Location::caller()))
 }

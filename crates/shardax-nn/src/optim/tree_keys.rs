@@ -53,7 +53,7 @@ pub fn get<T: Tree>(tree: &T, key: &str) -> Result<Array> {
 fn missing<T: Tree>(tree: &T, key: &str) -> Error {
     let paths: Vec<String> = tree::leaves_with_path(tree).into_iter().map(|(path, _)| path).collect();
     let message = format!("no entry of the tree is named {key:?}: its arrays are {}", paths.join(", "));
-    Error::new(ErrorKind::Value, message).help("a name is a field, a key of a map or an index, as in these paths")
+    Error::new(ErrorKind::Value, message).help("use a name of a field, a key of a map or an index, as in these paths")
 }
 
 /// Replaces each array at or below an entry of this name by `value`, and returns the new tree.

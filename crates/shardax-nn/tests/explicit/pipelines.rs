@@ -56,7 +56,7 @@ fn stages_of_split_layers() -> Result<()> {
     let ways = [
         ("hidden features", hidden.clone(), GPipe),
         ("hidden features, 1F1B", hidden, OneFOneB),
-        // What goes from stage to stage is split too.
+        // The arrays that a stage sends to the next one are split too.
         ("features", rows.clone().and("embed", "model"), GPipe),
         ("features, 1F1B", rows.and("embed", "model"), OneFOneB),
     ];

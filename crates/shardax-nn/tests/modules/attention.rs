@@ -425,7 +425,7 @@ fn attention_that_cudnn_does_not_support_is_an_error() -> Result<()> {
 
 /// Over devices: in a `shard_map` over batch and heads, split by the compiler, and by types; each with its gradient.
 #[test]
-fn attention_over_devices_equals_that_of_one() -> Result<()> {
+fn attention_over_devices_equals_one_device() -> Result<()> {
     setup();
     let random_array =
         |seed: u64, heads: usize| random::normal(random::key(seed), [4, 24, heads, 8]).astype(DType::Bf16);

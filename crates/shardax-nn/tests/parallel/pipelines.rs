@@ -49,7 +49,7 @@ fn one_f_one_b_keeps_few_micro_batches() -> Result<()> {
     let more = |schedule, checkpointed| -> Result<i64> {
         Ok((temporaries(schedule, 32, checkpointed)? - temporaries(schedule, 16, checkpointed)?) / 16)
     };
-    // Inputs and targets of a micro-batch, which are as large as what goes from stage to stage.
+    // Inputs and targets of a micro-batch, which are as large as the array that a stage sends to the next one.
     let hidden_bytes = 64 * 32 * 4;
     let (inside, inputs, few) = (more(GPipe, false)?, more(GPipe, true)?, more(OneFOneB, false)?);
     println!("bytes for each micro-batch more: {inside}, {inputs}, {few}; one has {hidden_bytes}");

@@ -409,7 +409,7 @@ static TRAMPOLINES: [RawHandler; MAX_HANDLERS] = trampolines![
 ];
 
 /// # Safety
-/// `frame` was made by XLA, and everything that it points to outlives the call.
+/// `frame` must come from XLA, and everything that it points to must outlive the call.
 unsafe fn enter(slot: usize, frame: &RawFrame) -> *mut c_void {
     const EXECUTE: c_int = 3;
     // SAFETY: promised by the caller.

@@ -53,7 +53,7 @@ const KERNEL_FLOPS_ATTRIBUTE: &str = "matmul_flops";
 /// contracted element. Every element of a convolution counts as if it were far from the padding; multiplications with
 /// the gaps of a dilated operand do not count. 0 for other instructions.
 pub(super) fn matmul_flops(instruction: &InstructionProto, all: &HashMap<i64, &InstructionProto>) -> f64 {
-    // Other instructions, such as those that take a kernel's results apart, inherit the attribute.
+    // Other instructions, such as the ones that unpack a kernel's results, inherit the attribute.
     let is_call = instruction.opcode == "custom-call";
     let attributes = instruction.frontend_attributes.as_ref().filter(|_| is_call);
     if let Some(flops) = attributes.and_then(|all| all.attributes.get(KERNEL_FLOPS_ATTRIBUTE)) {

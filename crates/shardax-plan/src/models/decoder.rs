@@ -118,7 +118,7 @@ type State = Optimizer<Decoder>;
 /// numbers; `attention` is `xla`, `blockwise`, `cudnn` or `flash`.
 ///
 /// # Errors
-/// Returns an error if the sizes are not divisible, or for another option of attention.
+/// Returns an error if the axes do not divide the sizes, or if the option `attention` has another value.
 #[track_caller]
 pub fn decoder(setup: &Setup, sizes: Sizes) -> Result<Plan> {
     let sizes =

@@ -1,4 +1,4 @@
-//! The built-in steps of the command `shardax-plan`, which are also examples of planners.
+//! The built-in steps of the command `shardax-plan`. You can copy one as the start of a planner for your own step.
 
 mod cnn;
 mod decoder;

@@ -33,8 +33,7 @@ impl From<Fault> for Error {
 pub(super) fn damaged(file: &Path, what: impl Display) -> Fault {
     let message = format!("the checkpoint's file {} is damaged: {what}", file.display());
     Fault::Damaged(Error::new(ErrorKind::Value, message).help(
-        "restore another step (`all_steps` lists them; `restore_latest` goes back to the last whole one), or copy the \
-         file again from where it is whole",
+        "restore another step (`all_steps` lists them, and `restore_latest` restores the last intact one), or copy the file again from an intact copy",
     ))
 }
 

@@ -50,7 +50,8 @@ pub type Metrics = BTreeMap<String, f64>;
 /// A checkpoint appears under its name complete or not at all, so if the program is killed, the previous one still
 /// exists. The next manager of the folder removes incomplete files of an interrupted program.
 ///
-/// In a multi-process program every process creates a manager of one shared folder, and calls the same methods.
+/// In a multi-process program every process must create a manager of the same shared folder and call the same methods
+/// in the same order, because a save waits for every process.
 #[derive(Debug)]
 pub struct CheckpointManager {
     folder: PathBuf,
@@ -134,7 +135,7 @@ impl CheckpointManager {
         at(steps(&self.folder)).map(|steps| ranked(&self.folder, &self.options, &self.scores, steps).pop())
     }
 
-    /// Returns `true` if `save` would save this step. Use it if preparing the tree is expensive.
+    /// Returns `true` if `save` would save this step. You can ask first if preparing the tree is expensive.
     pub fn should_save(&self, step: u64) -> bool {
         !self.options.read_only && step.is_multiple_of(self.options.save_interval_steps)
     }
@@ -215,7 +216,8 @@ impl CheckpointManager {
         Ok(true)
     }
 
-    /// Waits until all saves are on disk.
+    /// Waits until all saves are on disk. You should call it, or [`close`](Self::close), before the program ends;
+    /// otherwise you see a failed save only as a warning.
     ///
     /// # Errors
     /// Returns an error if one could not be written: the checkpoints before it are complete.
@@ -245,7 +247,8 @@ impl CheckpointManager {
         at(self.finish())
     }
 
-    /// Opens the checkpoint of this step, to look at it.
+    /// Opens the checkpoint of this step, so that you can read its metadata, metrics and array types before you restore
+    /// it.
     ///
     /// # Errors
     /// Returns an error if there is no such step, or its files are damaged.

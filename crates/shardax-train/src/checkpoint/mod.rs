@@ -86,7 +86,7 @@ impl SaveArgs {
         SaveArgs::default()
     }
 
-    /// Adds a metric of the step.
+    /// Adds a metric of the step, by which [`best_fn`](CheckpointManagerOptions::best_fn) can rank it.
     pub fn metric(mut self, name: impl Into<String>, value: f64) -> Self {
         self.metrics.insert(name.into(), value);
         self
@@ -104,7 +104,8 @@ impl SaveArgs {
         self
     }
 
-    /// Saves a step of a manager even if it is not due. With [`save_with`], replaces an existing checkpoint.
+    /// Saves a step of a manager even if it is not due. With [`save_with`] you can replace an existing checkpoint,
+    /// which remains until the new one is complete.
     pub fn force(mut self, force: bool) -> Self {
         self.force = force;
         self
@@ -114,7 +115,8 @@ impl SaveArgs {
 /// Saves a tree in a new folder, and creates its parents. Returns when everything is on disk.
 ///
 /// The checkpoint has the arrays, with their key paths, dtypes and weak types, and the plain numbers. In a
-/// multi-process program every process calls it and writes its devices' slices; all must see the folder.
+/// multi-process program every process must call it, because each writes the slices of its own devices; all must see
+/// the same folder.
 ///
 /// # Errors
 /// Returns an error if the folder exists or cannot be written, and for an array without values; then it leaves no
@@ -283,8 +285,8 @@ impl Checkpoint {
         infos.collect()
     }
 
-    /// Restores the saved tree. `like` is a tree of the same structure, whose arrays can be types only
-    /// ([`shape_dtype_struct`], [`eval_shape`]).
+    /// Restores the saved tree. `like` must be a tree of the same structure. Its arrays can be types only
+    /// ([`shape_dtype_struct`], [`eval_shape`]), so that you need no memory for initial values.
     ///
     /// Each array is restored with the sharding of the corresponding array in `like`, regardless of its sharding when
     /// it was saved, or on the default device if `like` has only its type. Each device reads only its slice.
@@ -312,7 +314,8 @@ impl Checkpoint {
         restore::restore(&self.path, &self.manifest, like, options)
     }
 
-    /// Reads the entire checkpoint, and compares the checksums.
+    /// Reads the entire checkpoint and compares the checksums. You can use it to check a copy, since
+    /// [`restore`](Self::restore) reads and checks only the slices that it needs.
     ///
     /// # Errors
     /// Returns an error if they differ; the error names the file and the bytes.

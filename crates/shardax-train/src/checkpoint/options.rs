@@ -65,7 +65,7 @@ impl CheckpointManagerOptions {
     }
 
     /// Retains the last `n` checkpoints, or with [`best_fn`](Self::best_fn) the best `n` and the last. Others are
-    /// removed when a new one is complete. At least one is retained.
+    /// removed when a new one is complete, so the disk must have room for one more. At least one is retained.
     pub fn max_to_keep(mut self, n: usize) -> Self {
         self.max_to_keep = Some(n.max(1));
         self
@@ -83,20 +83,22 @@ impl CheckpointManagerOptions {
         self
     }
 
-    /// Ranks steps by their metrics, such as `|metrics| metrics.get("accuracy").copied()`. A step for which the
-    /// function returns `None` or NaN is worse than all others.
+    /// Ranks steps by the metrics that you pass with [`SaveArgs`](super::SaveArgs), such as
+    /// `|metrics| metrics.get("accuracy").copied()`. A step for which the function returns `None` or NaN is worse than
+    /// all others.
     pub fn best_fn(mut self, f: impl Fn(&Metrics) -> Option<f64> + Send + Sync + 'static, mode: BestMode) -> Self {
         self.best = Some((Arc::new(f), mode));
         self
     }
 
-    /// Sets whether `save` returns as soon as the values are copied, and a thread writes them (the default).
+    /// Sets whether a thread writes the values while your program continues (the default). Otherwise `save` returns
+    /// when the checkpoint is on disk.
     pub fn enable_async_checkpointing(mut self, enable: bool) -> Self {
         self.asynchronous = enable;
         self
     }
 
-    /// Never writes or removes anything: for programs that read another program's checkpoints.
+    /// Never writes or removes anything, so that you can read the checkpoints of a program that is still running.
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self
@@ -109,7 +111,8 @@ impl CheckpointManagerOptions {
         self
     }
 
-    /// Sets the time that processes wait for each other (600 s by default).
+    /// Sets the time that processes wait for each other (600 s by default). A save fails after it, because a process
+    /// that has stopped would block the others forever.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self

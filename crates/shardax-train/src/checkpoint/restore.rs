@@ -69,19 +69,22 @@ impl RestoreOptions {
     }
 
     /// Sets the arrays' shardings: one, or a tree of them, as for [`device_put`]. `None` keeps the sharding of the
-    /// array to restore into, which is the default. Arrays that are only types are restored on the default device.
+    /// array to restore into, which is the default. Arrays that are only types are restored on the default device, so
+    /// you should pass shardings for them if one device cannot hold them.
     pub fn shardings(mut self, shardings: impl IntoPrefix<Option<ShardingLike>>) -> Self {
         self.shardings = Some(shardings.into_prefix());
         self
     }
 
-    /// Restores only the arrays that match; the others keep their values.
+    /// Restores only the arrays that match; the others keep their values. You can use it to start from a model that was
+    /// trained before, with a new head.
     pub fn filter(mut self, filter: impl Into<Filter>) -> Self {
         self.filter = Some(filter.into());
         self
     }
 
-    /// Restores the part of the saved tree at this key path, such as `.params` of a training state.
+    /// Restores the part of the saved tree at this key path. For example, you can restore the `.params` of a training
+    /// state without its optimizer state.
     pub fn below(mut self, path: impl Into<String>) -> Self {
         self.below = path.into();
         self
@@ -101,7 +104,7 @@ impl RestoreOptions {
     }
 
     /// Keeps the tree's plain numbers, such as an optimizer's learning rate. By default it is an error if they differ
-    /// from the saved ones.
+    /// from the saved ones, because a run that resumes with other numbers should not do so by accident.
     pub fn keep_numbers(mut self) -> Self {
         self.numbers = Numbers::Keep;
         self
@@ -356,14 +359,14 @@ fn is_convertible(from: DType, to: DType) -> bool {
 /// Reads one array; each device reads its slice. The host holds this process's slices of a few arrays at a time. CPU
 /// devices use that memory for the array, without a copy.
 fn read(files: &mut Files<'_>, entry: &Entry, dtype: DType, to: Option<Sharding>) -> Result<Array, Fault> {
-    let context = |e: Error| e.context(format!("restoring `{}`", entry.path));
+    let context = format!("restoring `{}`", entry.path);
     // The slices to read, and the index of a slice for each device. Replicas share one.
     let mut slices: Vec<RequestedSlice> = Vec::new();
     let mut slice_of_device: Vec<(Option<Device>, usize)> = Vec::new();
     match &to {
         None => slice_of_device.push((None, request(&mut slices, vec![0; entry.shape.len()], entry.shape.clone()))),
         Some(sharding) => {
-            let map = sharding.devices_indices_map(&entry.shape).map_err(context)?;
+            let map = sharding.devices_indices_map(&entry.shape).map_err(|e| e.context(&context))?;
             for (device, index) in map.into_iter().filter(|(device, _)| device.is_addressable()) {
                 let start = index.iter().map(|range| range.start).collect();
                 let shape = index.iter().map(|range| range.len()).collect();
@@ -375,7 +378,7 @@ fn read(files: &mut Files<'_>, entry: &Entry, dtype: DType, to: Option<Sharding>
     let sizes: Vec<usize> =
         slices.iter().map(|slice| slice.shape.iter().product::<usize>() * dtype.byte_size()).collect();
     room(sizes.iter().map(|size| *size as u64).fold(0, u64::saturating_add))
-        .map_err(|error| context(Error::new(ErrorKind::Runtime, error.to_string())))?;
+        .map_err(|error| Error::new(ErrorKind::Runtime, error.to_string()).context(&context))?;
     for (slice, size) in slices.iter_mut().zip(sizes) {
         slice.bytes = HostBuffer::zeroed(size);
     }
@@ -391,10 +394,13 @@ fn read(files: &mut Files<'_>, entry: &Entry, dtype: DType, to: Option<Sharding>
             Some(device) if bytes.len() < MIN_SHARED_BYTES => Array::from_bytes_on(bytes, dtype, shape, device),
             device => Array::from_host_buffer(bytes.clone(), dtype, shape, device.as_ref()),
         };
-        shards.push(shard.map_err(context)?);
+        shards.push(shard.map_err(|e| e.context(&context))?);
     }
     match to {
-        Some(sharding) => Ok(make_array_from_single_device_arrays(&entry.shape, sharding, &shards).map_err(context)?),
+        Some(sharding) => {
+            Ok(make_array_from_single_device_arrays(&entry.shape, sharding, &shards)
+                .map_err(|e| e.context(&context))?)
+        }
         None => shards.pop().ok_or_else(|| {
             let message = format!("internal error: no device restored `{}`; please report this", entry.path);
             Error::new(ErrorKind::Runtime, message).into()

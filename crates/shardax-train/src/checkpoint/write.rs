@@ -319,7 +319,8 @@ fn lock(folder: &fs::File, path: &Path, begin: Instant, timeout: Duration) -> Re
     }
     if begin.elapsed() >= timeout {
         let message = format!("{} is written by another program or thread", path.display());
-        return Err(Error::new(ErrorKind::Runtime, message).help("save to another folder, or wait for it to end"));
+        return Err(Error::new(ErrorKind::Runtime, message)
+            .help("save to another folder, or wait until the other program ends"));
     }
     std::thread::sleep(POLL);
     Ok(false)

@@ -32,7 +32,7 @@ pub struct Augment {
 }
 
 /// A bound on the side of an image, in pixels.
-const LARGEST: usize = 1 << 30;
+const MAX_SIDE_PIXELS: usize = 1 << 30;
 
 /// The sizes of an image.
 #[derive(Clone, Copy)]
@@ -56,7 +56,7 @@ impl Augment {
 
     /// Adds `padding` black pixels on each side, and crops a random part of the original size.
     pub fn random_crop(mut self, padding: usize) -> Self {
-        self.padding = padding.min(LARGEST);
+        self.padding = padding.min(MAX_SIDE_PIXELS);
         self
     }
 
@@ -71,7 +71,7 @@ impl Augment {
     ///
     /// Source: [DeVries and Taylor 2017](https://arxiv.org/abs/1708.04552).
     pub fn cutout(mut self, size: usize) -> Self {
-        self.cutout = size.min(LARGEST);
+        self.cutout = size.min(MAX_SIDE_PIXELS);
         self
     }
 
@@ -84,7 +84,7 @@ impl Augment {
         let Some(image) = example.get_mut("image") else {
             let names: Vec<&String> = example.keys().collect();
             let message = format!("an example without `image` cannot be augmented; it has {names:?}");
-            return Err(Error::new(ErrorKind::Value, message).help("name the image `image`"));
+            return Err(Error::new(ErrorKind::Value, message).help("rename the array of the image to `image`"));
         };
         *image = self.image(number, image)?;
         Ok(example)

@@ -15,7 +15,7 @@ use super::source::InMemory;
 pub enum Missing {
     /// An error that names the line and the column.
     Error,
-    /// This number; `f32::NAN` marks the gap.
+    /// This number. You can pass `f32::NAN` and mask the gaps later.
     Value(f32),
     /// The value of the line before; an error in the first line.
     Previous,
@@ -76,13 +76,14 @@ impl CsvOptions {
         self
     }
 
-    /// Chooses columns by their names; others can hold anything, such as text.
+    /// Chooses columns by their names. The other columns are not read, so they can hold anything, such as text.
     pub fn columns<N: Into<String>>(mut self, columns: impl IntoIterator<Item = N>) -> Self {
         self.columns = Some(columns.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Names the columns of a table without a line of names: the first line has numbers already.
+    /// Names the columns of a table without a line of names. You must name every column; the first line is then read as
+    /// numbers.
     pub fn names<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.names = Some(names.into_iter().map(Into::into).collect());
         self
@@ -155,11 +156,9 @@ impl CsvOptions {
                 break;
             }
             if record.len() != names.len() {
-                return Err(wrong(format!(
-                    "it has {} columns, but the first line names {}",
-                    record.len(),
-                    names.len()
-                )));
+                let namer = if self.names.is_some() { "`CsvOptions::names`" } else { "the first line" };
+                let (count, expected) = (record.len(), names.len());
+                return Err(wrong(format!("it has {count} columns, but {namer} names {expected}")));
             }
             self.read_line(&record, &mut columns).map_err(|problem| match problem {
                 Problem::Missing(column) => {

@@ -156,9 +156,9 @@ impl HostArray {
     }
 
     /// Copies the values to a device or a sharding, as [`Array::from_slice_on`] does. Over devices of several
-    /// processes, the values are the entire array and must be the same on each process. If they are this process's
-    /// part, for example of a shared batch, use [`to_array_of_process`](HostArray::to_array_of_process). That does not
-    /// communicate, so that a stream's threads can call it.
+    /// processes, the values must be the entire array, the same on each process. If you have only this process's part,
+    /// for example of a shared batch, use [`to_array_of_process`](HostArray::to_array_of_process). That function does
+    /// not communicate, so that a stream's threads can call it.
     ///
     /// # Errors
     /// Returns an error if an array of this shape cannot have the sharding.
@@ -167,8 +167,8 @@ impl HostArray {
         Array::from_bytes_on(&self.bytes, self.dtype, &self.shape, to)
     }
 
-    /// Creates the global array of which this is the process's part, with
-    /// [`make_array_from_process_local_data`]: a batch of 8 examples on each of two processes becomes one of 16.
+    /// Creates the global array from this process's part, with [`make_array_from_process_local_data`]: a batch of 8
+    /// examples on each of two processes becomes one of 16.
     ///
     /// # Errors
     /// Returns an error if the sharding cannot split the global shape, or if this process's part has another shape

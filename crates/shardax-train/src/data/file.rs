@@ -147,7 +147,7 @@ impl Read for Unpacked {
 }
 
 /// The longest line of a table, in bytes.
-const LONGEST_LINE: usize = 16 << 20;
+const MAX_LINE_BYTES: usize = 16 << 20;
 
 /// A reader that limits the length of lines, since CSV readers hold a line in memory.
 pub(super) struct Lines<R> {
@@ -166,7 +166,7 @@ impl<R: Read> Read for Lines<R> {
         let read = self.inner.read(out)?;
         let last_newline = out[..read].iter().rposition(|b| *b == b'\n');
         self.since = last_newline.map_or(self.since + read, |index| read - index);
-        if self.since > LONGEST_LINE {
+        if self.since > MAX_LINE_BYTES {
             Err(io::Error::new(io::ErrorKind::InvalidData, "a line is longer than 16 MiB"))
         } else {
             Ok(read)

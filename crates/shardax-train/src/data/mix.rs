@@ -39,7 +39,7 @@ impl<S: Stream> Mix<S> {
         if weights.iter().any(|w| *w < 0.0) || !(sum.is_finite() && sum > 0.0) {
             let message = format!("weights of streams must be finite, not negative, and not all 0, got {weights:?}");
             return Err(Error::new(ErrorKind::Value, message)
-                .help("pass a share for each stream")
+                .help("pass at least one stream with a positive weight, and no negative weights")
                 .at(std::panic::Location::caller()));
         }
         let mut limit = 0.0;
@@ -55,7 +55,7 @@ impl<S: Stream> Stream for Mix<S> {
     type Item = S::Item;
 
     fn next_item(&mut self) -> Option<Result<S::Item>> {
-        // Depends on the item's number alone, so that the position is a number.
+        // Depends only on the item's number, so that the position is a number.
         let seed = self.seed ^ self.given.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let draw = fastrand::Rng::with_seed(seed).f64();
         // Rounding may leave the last limit below 1. Then the last stream is chosen whose weight is not 0, which is the

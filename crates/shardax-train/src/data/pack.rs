@@ -10,7 +10,8 @@ use super::{Example, HostArray};
 
 /// The stream of [`Stream::pack`] and [`Stream::concat_then_split`].
 ///
-/// The position is the one before the text that continues in the next row, with the number of its places already used.
+/// Its position is the stream's position before the text that continues in the next row, with the number of tokens of
+/// that text that are already packed.
 #[derive(Debug)]
 pub struct Pack<S> {
     inner: S,

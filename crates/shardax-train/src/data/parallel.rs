@@ -49,7 +49,8 @@ impl<S: Stream> Stream for Enumerate<S> {
 
 /// The stream of [`Stream::parallel_map`]: [`map`](Stream::map) on several threads. Items stay in order.
 ///
-/// The position is the one after the last item returned, so work done ahead is repeated.
+/// Its position is the position after the last item that you received, so that a resumed run repeats the work done
+/// ahead and skips no item.
 pub struct ParallelMap<S: Stream, T, F> {
     inner: S,
     f: Arc<F>,

@@ -17,9 +17,9 @@ use super::{Example, HostArray, Source};
 /// Reads the rows of Parquet files in order. Requires the cargo feature `parquet`.
 ///
 /// An example has each column by its name: numbers and booleans as scalars of their dtype, texts and bytes as uint8
-/// `[length]`, lists of numbers as `[length]`; dates and times as their integers. One row group at a time is in memory,
-/// so that reading neighbouring rows is fast: shuffle with a buffer, [`shuffle`](super::Stream::shuffle), rather than
-/// over the whole data.
+/// `[length]`, lists of numbers as `[length]`; dates and times as their integers. Only one row group at a time is in
+/// memory, so reading neighbouring rows is fast and jumping between groups is slow. You should therefore shuffle with a
+/// buffer ([`shuffle`](super::Stream::shuffle)) instead of over all rows.
 ///
 /// ```no_run
 /// use shardax_train::data::{Source, Stream, parquet};

@@ -9,10 +9,11 @@ use shardax::error::{Error, ErrorKind, Result};
 
 use super::stream::Stream;
 
-/// The stream of [`Stream::prefetch`]: a thread reads while the program works. Put [`map`](Stream::map) before it to
-/// run that on the thread, too, such as moving batches to devices.
+/// The stream of [`Stream::prefetch`]: a thread reads while the program works. If you put [`map`](Stream::map) before
+/// it, the thread runs that function too. For example, it can move batches to the devices.
 ///
-/// The position is the one after the last item returned, so items read ahead are read again.
+/// Its position is the position after the last item that you received, so that a resumed run reads items again that
+/// were read ahead, and skips none.
 pub struct Prefetch<S: Stream> {
     ahead: usize,
     /// The position of the next item to return.

@@ -12,8 +12,8 @@ use super::{Example, HostArray};
 
 /// A struct whose fields are the arrays of an example, by their names.
 ///
-/// Derive it for your data, and for the arrays of a batch. A `Vec` of records is a [`Source`]. Fields are numbers, booleans,
-/// `[T; N]` and `Vec<T>` of them, [`HostArray`] and [`Array`].
+/// You can derive it for your examples and for the arrays of a batch. A `Vec` of records is a [`Source`]. Fields are
+/// numbers, booleans, `[T; N]` and `Vec<T>` of them, [`HostArray`] and [`Array`].
 ///
 /// ```
 /// use shardax::prelude::*;

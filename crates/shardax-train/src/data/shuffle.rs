@@ -7,7 +7,7 @@ use super::file::room_for;
 use super::shuffled;
 use super::stream::{ROUND, Stream, number, round_of, round_seed};
 
-/// The stream of [`Stream::shuffle`]: buffers of items, each in a random order of its own.
+/// The stream of [`Stream::shuffle`]: buffers of items, each in another random order.
 ///
 /// The position is the beginning of the buffer and the number of its items already returned: seeking reads the buffer
 /// again.

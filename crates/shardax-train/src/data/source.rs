@@ -209,13 +209,14 @@ pub struct SourceStream<S> {
 }
 
 impl<S: Source> SourceStream<S> {
-    /// Shuffles each epoch in a different order, which follows from `seed`.
+    /// Shuffles each epoch in a different order, which follows from `seed`, so that you can resume in the middle of an
+    /// epoch.
     pub fn shuffled(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// Ends after `epochs` epochs.
+    /// Ends after `epochs` epochs. Otherwise the stream never ends, and you must limit the steps instead.
     pub fn epochs(mut self, epochs: u64) -> Self {
         self.epochs = Some(epochs);
         self

@@ -442,6 +442,6 @@ fn masked(batch: Example, count: usize, size: usize) -> Result<Example> {
     match out.insert("mask".to_owned(), HostArray::from_slice(&mask, &[size])?) {
         None => Ok(out),
         Some(_) => Err(Error::new(ErrorKind::Value, "batch_masked: the examples have a `mask` of their own")
-            .help("rename it with `map`")),
+            .help("rename the array with `map` before this function")),
     }
 }

@@ -17,10 +17,11 @@ use super::stream::{Stream, number};
 /// The examples of tar files in order: `0001.jpg` and `0001.cls` are the members `jpg` and `cls` of one. An example
 /// has the bytes of each member by its extension, and `__key__`, the stem.
 ///
-/// The position is a file and an offset in it, so that seeking reads nothing twice.
+/// The position is a file and an offset in it, so that you can resume without reading the examples before it again.
 ///
 /// Fails, with the file and the offset, if a file is truncated, is not a tar file, or is shorter than a position in it.
-/// Links are errors, since their bytes are elsewhere: `tar --dereference --hard-dereference` writes files.
+/// Links are errors because their bytes are elsewhere. You can avoid them with `tar --dereference --hard-dereference`,
+/// which writes the files instead.
 #[derive(Debug)]
 pub struct WebDataset {
     files: Vec<PathBuf>,

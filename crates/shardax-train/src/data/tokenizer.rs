@@ -130,7 +130,7 @@ mod bpe {
             BpeOptions { vocab_size, special_tokens: Vec::new() }
         }
 
-        /// Adds a token that no text contains, such as `<|endoftext|>`.
+        /// Adds a token that no text contains, such as `<|endoftext|>`, with which you can mark the end of a text.
         pub fn special_token(mut self, token: &str) -> Self {
             self.special_tokens.push(token.to_owned());
             self

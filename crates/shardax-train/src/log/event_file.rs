@@ -11,7 +11,8 @@ use shardax::error::{Error, ErrorKind, Result};
 use super::Logger;
 use crate::picture::Picture;
 
-/// A logger for TensorBoard: `tensorboard --logdir FOLDER` draws a curve for each name.
+/// A logger for TensorBoard. You can view its files with `tensorboard --logdir FOLDER`, which draws a curve for each
+/// name.
 ///
 /// ```
 /// use shardax_train::log::{EventFile, Logger};

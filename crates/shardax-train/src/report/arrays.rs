@@ -75,7 +75,7 @@ pub(super) fn section(leaves: Vec<(String, Array)>) -> Result<String> {
         let part = sharding.shard_shape(leaf.shape())?.iter().product::<usize>() * leaf.dtype().byte_size();
         let spec = sharding.as_named().map_or("one device".to_owned(), |named| named.spec().to_string());
         let (text, numbers) = split_numbers(&path);
-        // The table has the sharding in a column of its own, so the type is without it.
+        // The table has a separate column for the sharding, so the type is printed without it.
         let ty = shape_dtype_struct(leaf.shape(), leaf.dtype()).type_name();
         let group = groups.entry((text.clone(), ty, spec, part)).or_insert_with(|| Group {
             text,

@@ -59,7 +59,8 @@ pub enum Control {
 /// order.
 ///
 /// A step is any function of a state and a batch that returns the next state and its metrics, usually a function
-/// compiled by [`jit`](jit()) or [`pmap`](pmap()). It can donate the state.
+/// compiled by [`jit`](jit()) or [`pmap`](pmap()). It should donate the state, because the devices hold two states at
+/// once otherwise.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
@@ -114,7 +115,8 @@ pub struct Trainer<'a, S> {
 }
 
 impl<'a, S: Tree> Trainer<'a, S> {
-    /// Creates a training loop of `steps` steps, including those before a restored checkpoint.
+    /// Creates a training loop of `steps` steps. The steps before a restored checkpoint count, so you can pass the same
+    /// number when you resume.
     pub fn new(steps: u64) -> Self {
         Trainer {
             steps,
@@ -201,7 +203,8 @@ impl<'a, S: Tree> Trainer<'a, S> {
         self
     }
 
-    /// Calls a function after each step. If it reads the state, it waits for the step, and the devices idle meanwhile.
+    /// Calls a function after each step. It should not read the state in every step, because reading waits for the
+    /// step, and the devices are idle meanwhile.
     pub fn hook(mut self, hook: impl FnMut(&StepContext<'_, S>) -> Result<Control> + 'a) -> Self {
         self.hooks.push(Box::new(hook));
         self
@@ -221,22 +224,22 @@ impl<'a, S: Tree> Trainer<'a, S> {
         self
     }
 
-    /// Stops with an error that names the step and the arrays if the state is not finite ([`FiniteCheck`]). Costs a
-    /// pass over the state in every step.
+    /// Stops with an error that names the step and the arrays if the state is not finite ([`FiniteCheck`]). The devices
+    /// must read the entire state once more in each step.
     pub fn check_finite(mut self) -> Self {
         self.finite = true;
         self
     }
 
-    /// Stops with an error that names the array if its copies on several devices differ. Checks every `steps` steps,
-    /// waits for the state, and reads all of it.
+    /// Stops with an error that names the array if its copies on several devices differ. Checks every `steps` steps.
+    /// You should choose a large number, because a check waits for the state and reads all of it.
     pub fn check_replicas_every(mut self, steps: u64) -> Self {
         self.replicas_every = Some(steps.max(1));
         self
     }
 
     /// Sets what happens after a [notice of preemption](shardax::distributed::preemption): `SIGTERM`, `SIGUSR1`,
-    /// `SIGUSR2`, Ctrl-C, or one that the program gives itself. By default a run with
+    /// `SIGUSR2`, Ctrl-C, or a notice that your program sends itself. By default a run with
     /// [`checkpoints`](Self::checkpoints) ends the process ([`OnPreemption::Exit`]), and one without ignores notices.
     ///
     /// All processes finish the same step, save it, and wait until it is on disk. A run that has done its last step

@@ -43,8 +43,8 @@ impl<'a> Numbers<'a> {
 
     /// Adds the metrics of one more step.
     pub fn add(&mut self, metrics: MultiMetric) -> Result<()> {
-        // Copied to memory of their own from the first step on: a step's metrics may share a buffer with the state,
-        // which the next step donates.
+        // The sums are copied to separate memory from the first step on: a step's metrics may share a buffer with the
+        // state, which the next step donates.
         self.window = if self.window.is_empty() {
             jit(identity).call(metrics)?
         } else {

@@ -1,4 +1,4 @@
-//! Tests in processes of their own.
+//! Tests that each need a separate process.
 
 use std::process::{Child, Command, Stdio};
 

@@ -46,7 +46,7 @@ fn types_of_restored_arrays() -> Result<()> {
         assert_eq!(back.model.kernel.type_name(), kernel);
         assert_eq!(types(&back), types(&like));
         assert_eq!(back.model.kernel.to_bytes()?, want);
-        // The step goes on.
+        // The restored state must be usable in the next step.
         let mut back = back;
         let _ = back.minimize(|layer: &mut Linear| layer.forward(ones([4, 8])).square().sum(..))?;
         assert_eq!(types(&back.model), types(&like.model));

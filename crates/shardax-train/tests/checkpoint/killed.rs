@@ -1,4 +1,4 @@
-//! A training that is ended at any moment (`kill -9`) goes on from its last checkpoint, which is whole.
+//! Training that is killed at any moment (`kill -9`) resumes from its last checkpoint, which must be complete.
 //!
 //! `SHARDAX_TEST_KILLS=200 cargo test -p shardax-train --test checkpoint killed -- --nocapture` prints the table.
 
@@ -114,7 +114,7 @@ fn a_training_that_is_killed_resumes() -> Result<()> {
     assert_eq!((damaged, lost.into_iter().max().unwrap_or(0) > 1), (0, false));
     // How far it comes in the time before a kill is the machine's matter.
     assert!(latest > 0, "it came on: {latest} steps");
-    // What was left half-written goes with the next manager.
+    // The next manager must remove the files of the interrupted save.
     drop(CheckpointManager::new(&runs, CheckpointManagerOptions::new())?);
     assert!(names(&runs).iter().all(|name| !name.ends_with(".unfinished")));
     Ok(())

@@ -84,7 +84,7 @@ fn stale_temporary_files_are_removed() -> Result<()> {
     stale(&folder);
     let mut manager = CheckpointManager::new(&folder.0, Options::new())?;
     assert_eq!(names(&folder.0), [".lock", "notes.unfinished"]);
-    // While the first lives it may be its own.
+    // The first manager still exists, so the folder can belong to it.
     stale(&folder);
     let second = CheckpointManager::new(&folder.0, Options::new())?;
     assert!(folder.join("7.unfinished").exists());
@@ -137,7 +137,7 @@ fn the_last_whole_one_is_restored() -> Result<()> {
     );
     assert!(messages[1].contains("it is missing"), "{messages:?}");
     assert_eq!(names(&folder.0), [".lock", "1", "2", "3.damaged", "4.damaged"]);
-    // They are out of the way of the steps that are made again.
+    // The renamed folders must not prevent the steps from being saved again.
     assert!(checkpoints.save(3, &value(3.5))?);
     checkpoints.wait_until_finished()?;
     assert_eq!(checkpoints.all_steps()?, [1, 2, 3]);

@@ -1,4 +1,4 @@
-//! Checkpoints of several processes: each writes its own, and another number of them goes on.
+//! Checkpoints of several processes: each writes its part, and another number of processes can resume.
 
 use std::path::Path;
 
@@ -174,7 +174,8 @@ fn another_number_of_processes_resumes() {
         job("restore-13", 2, 4);
         assert_eq!(names(&folder.0), [".lock", "13", "14"]);
 
-        // A loop of 2 processes that 4, and then one, go on with comes to what one of one process alone comes to.
+        // A run of 2 processes that 4 processes, and then a single one, resume must end with the state of an
+        // uninterrupted run of one process.
         let folder_of_one = Folder::new();
         let parts = Folder::new();
         job_in(&folder_of_one, "train-12", 1, 4);

@@ -1,4 +1,4 @@
-//! A training goes on from a checkpoint as if it had never stopped, on the same devices or on others.
+//! Training resumes from a checkpoint as if it had never stopped, on the same devices or on others.
 
 use shardax_nn::prelude::*;
 use shardax_train::checkpoint::{CheckpointManager, CheckpointManagerOptions, RestoreOptions, SaveArgs};

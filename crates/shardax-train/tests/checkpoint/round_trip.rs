@@ -393,7 +393,7 @@ fn moves(shape: &[usize], dtype: DType, from: (usize, usize, usize), to: (usize,
         sharding(&axes[mesh], &dims)
     }
     let (from, to) = (place(from, shape)?, place(to, shape)?);
-    // What does not divide is an error of its own.
+    // A dimension that cannot be divided has a separate error.
     if from.shard_shape(shape).is_err() || to.shard_shape(shape).is_err() {
         return Ok(());
     }

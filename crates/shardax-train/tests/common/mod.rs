@@ -24,7 +24,7 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// Writes a file, in a folder that is made if there is none.
+    /// Writes a file, and creates its folder if necessary.
     pub fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
         let path = self.join(name);
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
@@ -39,7 +39,7 @@ impl Drop for Folder {
     }
 }
 
-/// That it fails, with each of these texts in its message.
+/// Asserts that the result is an error whose message contains each of these texts.
 #[track_caller]
 pub fn fails<T>(result: Result<T>, with: &[&str]) {
     let error = result.err().expect("an error").to_string();

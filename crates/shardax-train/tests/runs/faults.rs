@@ -27,7 +27,7 @@ fn a_process_that_stalls_is_named_and_waited_for() {
     assert_eq!(run.weights(), format!("{:?}", expected(150)));
 }
 
-/// A notice while another process is stopped: it is answered when that process goes on.
+/// A notice while another process is stopped: the run reacts to it when that process continues.
 #[test]
 fn a_notice_waits_for_a_process_that_stalls() {
     let run = Run::new().pace(20).with("SHARDAX_COLLECTIVE_PATIENCE", 2);
@@ -46,7 +46,7 @@ fn a_notice_waits_for_a_process_that_stalls() {
     assert_eq!(run.state_at(step), expected(step));
 }
 
-/// A small disk, which goes with the test.
+/// A small disk, which is removed after the test.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -67,7 +67,7 @@ impl Drop for Disk {
     }
 }
 
-/// The run goes on, and saves again when there is room.
+/// The run continues, and saves again as soon as there is room.
 #[test]
 fn a_disk_that_is_full_for_a_while_is_held() {
     let run = Run::new().pace(30).steps(200).save_every(20);

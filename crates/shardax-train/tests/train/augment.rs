@@ -26,7 +26,7 @@ fn threads_change_nothing_but_the_time() -> Result<()> {
     }
     // Each time an image comes it looks different.
     assert!(want[..7].iter().all(|first| want[7..].iter().all(|later| later != first)));
-    // From each position it goes on as if it had not stopped.
+    // From each position it must continue as if it had not stopped.
     let mut uninterrupted = make(2);
     for at in 0..20 {
         let position: Value = serde_json::from_str(&uninterrupted.position().to_string()).expect("JSON");

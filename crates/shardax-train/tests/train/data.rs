@@ -89,11 +89,16 @@ pub fn npy_bytes(header: &str, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// The bytes of six numbers in float32.
+fn six_floats() -> Vec<u8> {
+    [1.5f32, -2.0, 3.0, 4.0, 5.0, 6.0].iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
 #[test]
-fn numpy_files() -> Result<()> {
+fn npy_values_and_damaged_files() -> Result<()> {
     let folder = Folder::new();
     let at = |name: &str, header: &str, data: &[u8]| folder.write(name, npy_bytes(header, data));
-    let floats: Vec<u8> = [1.5f32, -2.0, 3.0, 4.0, 5.0, 6.0].iter().flat_map(|x| x.to_le_bytes()).collect();
+    let floats = six_floats();
     let x = npy(at("x", "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }", &floats))?;
     assert_eq!((x.shape(), x.to_vec::<f32>()?), (&[2, 3][..], vec![1.5, -2.0, 3.0, 4.0, 5.0, 6.0]));
     // The first dimension innermost; the high byte first; scalars; complex numbers.
@@ -114,7 +119,21 @@ fn numpy_files() -> Result<()> {
         npy(at("o", "{'descr': '|O', 'fortran_order': False, 'shape': (2,), }", &[])),
         &["o has no numbers: its dtype is \"|O\""],
     );
-    // Headers that NumPy reads, though it writes none of them.
+    fails(
+        npy(at("t", "{'descr': '|b1', 'fortran_order': False, 'shape': (2,), }", &[1, 7])),
+        &["at byte 129, the byte 7 is not a boolean"],
+    );
+    fails(npy(folder.write("p", "no header")), &["at byte 0, there is no header"]);
+    fails(npy(folder.write("v", b"\x93NUMPY\x09\x00\x00\x00")), &["version 9"]);
+    Ok(())
+}
+
+/// Headers that NumPy reads, although it writes none of them.
+#[test]
+fn npy_headers_of_other_programs() -> Result<()> {
+    let folder = Folder::new();
+    let floats = six_floats();
+    let at = |header: &str| folder.write("h", npy_bytes(header, &floats));
     for header in [
         "{\"descr\": \"<f4\", \"fortran_order\": False, \"shape\": (2L, 3L)}",
         "{'shape': (7,), 'descr': '<f4', 'shape': (2, 3), 'fortran_order': True, 'fortran_order': False}",
@@ -122,18 +141,18 @@ fn numpy_files() -> Result<()> {
         "{'descr': 'f4', 'fortran_order': False, 'shape': (2, 3), }",
         "{'descr': '=f4', 'fortran_order': False, 'shape': (2, 3), }",
     ] {
-        assert_eq!(npy(at("h", header, &floats))?.shape(), [2, 3], "{header}");
+        assert_eq!(npy(at(header))?.shape(), [2, 3], "{header}");
     }
     for header in ["{'descr': '<f4', 'fortran_order': False}", "{'descr': '<f4', 'shape': (2, 3), 'fortran_order': "] {
-        fails(npy(at("h", header, &floats)), &["the header is"]);
+        fails(npy(at(header)), &["the header is"]);
     }
-    fails(
-        npy(at("t", "{'descr': '|b1', 'fortran_order': False, 'shape': (2,), }", &[1, 7])),
-        &["at byte 129, the byte 7 is not a boolean"],
-    );
-    fails(npy(folder.write("p", "no header")), &["at byte 0, there is no header"]);
-    fails(npy(folder.write("v", b"\x93NUMPY\x09\x00\x00\x00")), &["version 9"]);
+    Ok(())
+}
 
+#[test]
+fn npz_entries_and_damaged_files() -> Result<()> {
+    let folder = Folder::new();
+    let floats = six_floats();
     let mut zip = zip::ZipWriter::new(std::fs::File::create(folder.join("z.npz")).expect("a file"));
     for (name, method) in [("a.npy", zip::CompressionMethod::Stored), ("b.npy", zip::CompressionMethod::Deflated)] {
         zip.start_file(name, zip::write::SimpleFileOptions::default().compression_method(method)).expect("an entry");
@@ -243,7 +262,7 @@ fn values(example: &Example) -> Vec<i32> {
     example["x"].to_vec().expect("numbers")
 }
 
-/// A stream that goes on from each position is the rest of the one that never stopped.
+/// A stream that resumes at any position must yield the remaining items of a stream that never stopped.
 pub fn goes_on<S: Stream>(make: impl Fn() -> S, len: usize)
 where
     S::Item: PartialEq + std::fmt::Debug,

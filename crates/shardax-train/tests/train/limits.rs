@@ -201,7 +201,7 @@ fn sizes_of_streams_beyond_memory_are_less_or_errors() -> Result<()> {
     Ok(())
 }
 
-/// Of a stream without end; what is more than memory has is an error before anything is read for it.
+/// A size that exceeds the memory must be an error before anything is read, also of a stream without end.
 #[test]
 fn every_size_of_a_stream_may_be_the_largest_number() -> Result<()> {
     const MOST: usize = usize::MAX;

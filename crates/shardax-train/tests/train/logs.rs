@@ -1,4 +1,4 @@
-//! Logs: lines of JSON that a run goes on with, and event files as TensorBoard reads them.
+//! Logs: lines of JSON that a resumed run continues, and event files as TensorBoard reads them.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ fn resumed_runs_replace_lines_of_later_steps() -> Result<()> {
     assert_eq!((lines[2].values["loss"], lines[3].values["loss"]), (0.1 + 0.2, f64::INFINITY));
     assert_eq!(lines[0].values["test/\"accuracy\""], 0.5);
 
-    // It was killed within a line, and goes on from step 20.
+    // The run was killed while it wrote a line, and resumes from step 20.
     let text = std::fs::read_to_string(&path).expect("the log");
     std::fs::write(&path, format!("{text}{{\"step\":50,\"lo")).expect("the log");
     assert_eq!(JsonLines::read(&path)?.len(), 4);
@@ -48,7 +48,7 @@ fn resumed_runs_replace_lines_of_later_steps() -> Result<()> {
 
 /// The bytes that TensorBoard's own reader has read: `tools/golden/tensorboard_events.py` says how.
 #[test]
-fn event_files_are_those_that_tensorboard_reads() -> Result<()> {
+fn event_file_is_read_by_tensorboard() -> Result<()> {
     let folder = Folder::new();
     let path = folder.join("runs/events.out.tfevents.golden");
     let mut log = EventFile::at_time(&path, 1_700_000_000.25)?;

@@ -1,4 +1,4 @@
-//! The loop: it goes on bit by bit, accumulates gradients with one reduction, and stops where something is wrong.
+//! The training loop: it resumes bit by bit, accumulates gradients with one reduction, and stops at an error.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -245,7 +245,7 @@ fn a_profile_has_the_steps_of_its_window() -> Result<()> {
     Ok(())
 }
 
-/// Where the time goes: to data that is slow, to a step that is slow to start, to devices; and the rates that follow.
+/// The times of slow data, of a step that is slow to start, and of devices, and the rates that are computed from them.
 #[test]
 fn the_time_of_a_step_is_split() -> Result<()> {
     setup();

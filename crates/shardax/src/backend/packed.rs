@@ -67,14 +67,15 @@ pub(super) fn lower(
     }
     let widened: Vec<Aval> = outs.iter().map(|out| wide(out).unwrap_or_else(|| out.clone())).collect();
     let values = by_rule(cx, primitive, &wide_inputs, &widened)?;
-    let narrowed = values.into_iter().zip(outs).map(|(v, out)| match out.dtype.bits() < 8 {
-        true => {
+    let narrowed = values.into_iter().zip(outs).map(|(v, out)| {
+        if out.dtype.bits() < 8 {
             // Prevents the compiler from moving the conversion above this value.
             let aval = cx.aval(v);
             let v = cx.op("stablehlo.optimization_barrier", &[v], "", &aval);
             cx.op("stablehlo.convert", &[v], "", out)
+        } else {
+            v
         }
-        false => v,
     });
     Ok(narrowed.collect())
 }

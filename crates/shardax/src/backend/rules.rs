@@ -51,7 +51,7 @@ impl Rules {
         self.everywhere.insert(TypeId::of::<P>(), for_any_primitive(rule));
     }
 
-    /// The rules for this primitive on a platform, in the order in which they are asked.
+    /// The rules for this primitive on a platform, in the order in which they are tried.
     fn get(&self, platform: Platform, primitive: &dyn Primitive) -> impl Iterator<Item = &Rule> {
         let id = primitive.as_any().type_id();
         self.of_platforms.get(&(platform, id)).into_iter().chain(self.everywhere.get(&id))

@@ -42,7 +42,7 @@ pub(crate) fn depend_on(query: Dependence) {
     QUERIED.set(QUERIED.get().or(query));
 }
 
-/// Runs `trace` and returns what it depends on.
+/// Runs `trace` and returns its dependences.
 pub(crate) fn recorded<R>(trace: impl FnOnce() -> R) -> (R, Dependence) {
     /// Adds the outer record again, also if `trace` panics.
     struct Outer(Dependence);

@@ -328,7 +328,7 @@ pub(crate) fn normalize_axes(axes: impl IntoAxes, rank: usize) -> Result<SmallVe
     out.sort_unstable();
     if out.windows(2).any(|w| w[0] == w[1]) {
         return Err(err!(Value, "axes {:?} name one axis twice", axes.as_slice())
-            .help("name each axis once; negative axes count from the end"));
+            .help("name each axis only once; negative axes count from the end"));
     }
     Ok(out)
 }

@@ -50,7 +50,7 @@ fn check_static(def: &TreeDef, argnums: &[usize], what: &str) -> Result<()> {
                 Value,
                 "Non-hashable static arguments are not supported: {what} names argument {i}, which holds an array (argument[{i}]{path})"
             )
-            .help("types decide what is static: pass a plain number, or wrap a value that compares and hashes in `Static`; arrays are data"));
+            .help("the type of an argument decides whether it is static: pass a plain number, or wrap a value that compares and hashes in `Static`; arrays cannot be static"));
         }
     }
     Ok(())

@@ -219,7 +219,7 @@ fn adjoint(
             Ok(convert(&ravel_pytree(&(-slope, y_bar, t_bar, args_bar))?.0, dtype, false))
         })
     };
-    // A step goes from one time to the time before it, and adds the cotangent of the solution there.
+    // A step integrates from one time back to the time before it, and adds the cotangent of the solution there.
     let inputs = [without_first(&ys), without_first(&ts), without_last(&ts), without_first(ct), without_last(ct)];
     let scan = ScanOptions::new().reverse(true);
     let ((y_bar, t0_bar, args_bar), ts_bar) = scan.scan(

@@ -78,7 +78,7 @@ fn check_kernels(name: &str, text: &str) -> Result<()> {
     if !targets.is_empty() {
         warning::warn(
             &format!(
-                "{name} was exported with the kernels {names}, which take and give whole arrays: where it runs on several devices, split operands are gathered, and the results stay so"
+                "{name} was exported with the kernels {names}, which read and return entire arrays: on several devices, split operands are gathered, and the results are replicated"
             ),
             "call it within `shard_map`, on the part of each device, or split its results again with `with_sharding_constraint`",
         );
@@ -251,8 +251,9 @@ fn call_file(path: &Path, cx: &mut Lowering, args: &[Value]) -> Result<Vec<Value
     let program = Arc::new(Exchanged::from_bytes(&bytes)?);
     let operands: Option<Vec<Value>> = program.kept.iter().map(|&i| args.get(i).copied()).collect();
     let operands = operands.filter(|_| args.len() == program.in_avals.len() && program.captures.is_empty());
-    let operands =
-        operands.ok_or_else(|| err!(Type, "it takes {} arrays, not {}", program.in_avals.len(), args.len()))?;
+    let operands = operands.ok_or_else(|| {
+        err!(Type, "the exported function has {} parameters, but got {} arrays", program.in_avals.len(), args.len())
+    })?;
     let call = CallExported { program, mesh: None, has_devices: false };
     let outs = call.infer(&operands.iter().map(|&arg| cx.aval(arg)).collect::<Vec<_>>())?;
     call.lower(cx, &operands, &outs)

@@ -148,9 +148,8 @@ impl FftOptions {
         }
         let dims: Vec<usize> = axes.iter().map(|&a| normalize_axis(a as isize, rank)).collect::<Result<_>>()?;
         if (1..dims.len()).any(|i| dims[..i].contains(&dims[i])) {
-            return Err(
-                err!(Value, "{name} does not support repeated axes. Got axes {axes:?}.").help("name each axis once")
-            );
+            return Err(err!(Value, "{name} does not support repeated axes. Got axes {axes:?}.")
+                .help("name each axis only once"));
         }
         let mut sizes: Vec<usize> = dims.iter().map(|&d| shape[d]).collect();
         if let (FftKind::Irfft, Some(last)) = (kind, sizes.last_mut()) {

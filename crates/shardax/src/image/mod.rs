@@ -155,7 +155,7 @@ impl ResizeOptions {
         let distance = (centers.expand_dims(0) - indices(m, dtype).expand_dims(1)).abs();
         let kernel_scale = inverse.maximum(1.0);
         let weights = self.method.weight(&if self.antialias { distance / kernel_scale } else { distance });
-        // Weights add up to 1, also at the border, where the kernel lies partly outside of the image.
+        // Weights add up to 1, also at the border, where a part of the kernel is outside of the image.
         let total = weights.sum_keepdims(0);
         let has_weight = total.abs().greater(1000.0 * f64::from(f32::EPSILON));
         let weights = where_(has_weight, &weights / where_(total.not_equal(0), &total, 1.0), 0.0);

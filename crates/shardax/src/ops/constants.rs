@@ -245,7 +245,7 @@ pub fn ones_like(x: impl ArrayLike) -> Array {
     full_of(&like(x), Scalar::Int(1))
 }
 
-/// The type of an array that is made like this one. Where all axes are manual, it is equal on all devices.
+/// The type of a new array that is created like this one. If all axes are manual, its value is equal on all devices.
 fn like(x: &Array) -> Aval {
     let aval = x.aval();
     if aval.sharding().is_some_and(|typed| typed.mesh().is_all(AxisType::Manual)) {

@@ -126,7 +126,7 @@ macro_rules! binary_operators {
     )*};
 }
 
-// The types that Rust gives literals, and no others: with a choice of several it could not infer `(1.0 - &x).sqrt()`.
+// Only the default types of Rust's literals, because with several types Rust could not infer `(1.0 - &x).sqrt()`.
 macro_rules! number_on_the_left {
     ($trait:ident $method:ident $f:path: $($t:ty)*) => {$(
         impl ops::$trait<Array> for $t {

@@ -118,9 +118,8 @@ fn run(primitive: Arc<dyn Primitive>, args: &[Array]) -> Result<Outputs> {
         None => {
             let program = program_of(primitive.clone(), &args)?;
             // With these options, XLA rounds numbers that are too large for float8_e4m3fn to -0.
-            let is_narrow = |aval: &Aval| aval.dtype.is_float() && aval.dtype.is_narrow();
             let small = primitive.programs().is_empty()
-                && program.avals.iter().all(|a| a.size() <= MAX_QUICK_ELEMENTS && !is_narrow(a));
+                && program.avals.iter().all(|a| a.size() <= MAX_QUICK_ELEMENTS && !is_narrow_float(a.dtype));
             let inputs: Vec<Input> = args.iter().map(|arg| input(Some(&**arg))).collect();
             let request = request(primitive.name().to_owned(), program, &inputs, &|i| format!("argument[{i}]"))?;
             let effort = if small { Effort::Quick } else { Effort::Full };
@@ -189,6 +188,10 @@ fn program_of(primitive: Arc<dyn Primitive>, args: &[Arc<Concrete>]) -> Result<P
         mesh: None,
     };
     Ok(Program { avals, inputs, eqns: vec![eqn], outputs: outputs.into_iter().map(Atom::Var).collect() })
+}
+
+fn is_narrow_float(dtype: DType) -> bool {
+    dtype.is_float() && dtype.is_narrow()
 }
 
 /// The placement of an argument; `None` is a plain number, which has no placement.

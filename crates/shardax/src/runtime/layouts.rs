@@ -209,7 +209,7 @@ impl Request {
         for (requested, kind) in inputs.iter().chain(&outputs).zip(kinds) {
             let Some(requested) = requested else { continue };
             match requested {
-                RequestedLayout::Auto => check_memory(&"Layout.AUTO", kind, self.place.platform())?,
+                RequestedLayout::Auto => check_memory(&"`Layout::AUTO`", kind, self.place.platform())?,
                 RequestedLayout::As(known) => {
                     check_platform(known.get(), self.place.platform())?;
                     check_memory(known.get(), kind, self.place.platform())?;

@@ -140,8 +140,8 @@ impl Stages {
                 .collect();
             // A cotangent that returned from other devices is an input of this stage, which was moved here.
             let program = program.without(|eqn| move_of(eqn).is_some_and(|to| returns_to(to, &run.place)));
-            let input_name = |i: usize| format!("input {i} of a stage");
-            let request = eager::request(name.to_owned(), program, &placed_inputs, &input_name)?;
+            let request =
+                eager::request(name.to_owned(), program, &placed_inputs, &|i| format!("input {i} of a stage"))?;
             let program = load(request)?;
             for (slot, sharding) in outputs.iter().zip(&program.out_shardings) {
                 shardings[*slot] = Some(sharding.clone());

@@ -103,7 +103,7 @@ impl Mesh {
         let mut distinct = HashSet::with_capacity(devices.len());
         for d in &devices {
             if !distinct.insert(d) {
-                return Err(err!(Value, "device {d} occurs twice in the mesh").help("name each device once"));
+                return Err(err!(Value, "device {d} occurs twice in the mesh").help("name each device only once"));
             }
         }
         Ok(Mesh(Arc::new(Inner { devices, shape: AbstractMesh::new(axes) })))

@@ -260,7 +260,7 @@ fn transposable(flat: &Flat, f: FlatFn<'_>) -> Result<AtPoint> {
     for (what, avals) in [("inputs", &in_avals), ("outputs", &out_avals)] {
         if let Some(aval) = avals.iter().find(|a| !a.dtype.is_inexact()) {
             return Err(err!(Type, "linear_transpose only supports floating point and complex {what}, but got {aval}")
-                .help("capture what is not differentiable instead of passing it"));
+                .help("capture values that are not differentiable instead of passing them"));
         }
     }
     // The function itself is the linear map, so no linearization is needed.

@@ -60,7 +60,7 @@ type Shardings = Prefix<Option<ShardingLike>>;
 pub enum Inline {
     /// While the caller is traced.
     JaxEarly,
-    /// When the caller is lowered.
+    /// While the caller is lowered.
     JaxLate,
     /// Early in XLA's compilation.
     XlaEarly,

@@ -339,7 +339,7 @@ fn on_gpus() -> Result<()> {
     let none = Topology::gpu(GpuTopology { hosts: 0, ..GpuTopology::new(GpuSpec::H100) }).expect_err("no hosts");
     assert!(none.message().contains("has 0 devices"), "{none}");
 
-    // The plugin knows the options of its client by name and type: what it misses is a GPU.
+    // The plugin accepts the options of its client by name and type, so the only error is the missing GPU.
     config::set_platform("cuda")?;
     config::set_client_options(config::ClientOptions {
         memory_fraction: Some(0.5),

@@ -113,7 +113,9 @@ fn offloaded(topology: &Topology, split: &NamedSharding) -> Result<()> {
         let loss = move |ws: Array, x: Array| -> Result<Array> {
             let policy = policy.clone();
             let layer = move |x: Array, w: Array| -> Result<(Array, ())> {
-                let layer = |x: Array, w: Array| checkpoint_name(x.dot(w).sin(), "hidden").sin();
+                fn layer(x: Array, w: Array) -> Array {
+                    checkpoint_name(x.dot(w).sin(), "hidden").sin()
+                }
                 Ok((checkpoint(layer).policy(policy.clone()).prevent_cse(false).call((x, w))?, ()))
             };
             Ok(scan(layer, x, ws)?.0.sum(..))

@@ -215,7 +215,7 @@ pub fn all(topology: &Topology) -> Result<()> {
     .out_specs(P![]);
     let x = on(&mesh, &[256, 256], P![("data", "model")]);
     let collectives = jit(f).lower(&x)?;
-    // The maximum is one, not that of integers in its place.
+    // The maximum is computed directly, and not by a maximum of integers.
     assert!(collectives.as_text().contains("stablehlo.maximum") && !collectives.as_text().contains("bitcast_convert"));
     let counts = over(&collectives.compile_for(topology)?)?;
     fn has(kind: CollectiveKind, axes: &[&str], counts: &Vec<(CollectiveKind, Vec<String>)>) {

@@ -115,7 +115,7 @@ fn wrong_arguments_are_named() -> Result<()> {
             "argument[1] of type float32[16]: passed sharding SingleDeviceSharding(device=CpuDevice(id=1)), required sharding NamedSharding(mesh=Mesh('i': 8, axis_types=(Auto,)), spec=P('i',))",
         ],
     );
-    // Host data goes where it is wanted.
+    // Host data is copied to the requested devices.
     assert_eq!(compiled.call((&p, float_range(16), 2.0f32))?.sharding()?.spec()?, &P!["i"]);
 
     let wrong = error(compiled.call((&p, &x, 3.0f32)));
@@ -218,14 +218,16 @@ fn compiled_programs_describe_themselves() -> Result<()> {
     assert_says(&negative, &["xla_cpu_parallel_codegen_split_count is -1, but must be between 1 and 4096"]);
 
     // What is asked of a function's programs is asked of each, and what other platforms know is left out.
-    let f = |x: Array| x.sin() * 2 + 1;
-    let fused = jit(f).lower(ones([64, 64]))?.compile()?.as_text()?;
+    fn scaled_sine(x: Array) -> Array {
+        x.sin() * 2 + 1
+    }
+    let fused = jit(scaled_sine).lower(ones([64, 64]))?.compile()?.as_text()?;
     let options = [("xla_disable_hlo_passes", "fusion"), ("xla_tpu_no_such_option", "1")];
-    let apart = jit(f).compiler_options(options).lower(ones([64, 64]))?.compile()?.as_text()?;
+    let apart = jit(scaled_sine).compiler_options(options).lower(ones([64, 64]))?.compile()?.as_text()?;
     assert!(count_fusions(&fused) == 1 && count_fusions(&apart) > 1, "{fused}\n{apart}");
-    let unknown = error(jit(f).compiler_options([("xla_no_such_option", true)]).call(ones(3)));
+    let unknown = error(jit(scaled_sine).compiler_options([("xla_no_such_option", true)]).call(ones(3)));
     assert_says(&unknown, &["xla_no_such_option", "its name must be a flag"]);
-    let inner = jit(f).compiler_options(options);
+    let inner = jit(scaled_sine).compiler_options(options);
     let nested = error(jit(|x: Array| inner.call(x)).call(ones(3)));
     assert_says(&nested, &["`compiler_options` can only be passed to top-level `jit`", "xla_disable_hlo_passes"]);
 

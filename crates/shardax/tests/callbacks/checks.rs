@@ -149,7 +149,7 @@ fn errors_travel_through_loops_and_branches() -> Result<()> {
     }
     let (error, _) = vmap(checkify(steps)).call(array([1.0f32, 5.0]))?;
     assert_eq!(error.get()?, None);
-    // JAX rejects a check in a batched loop. Here those of entries that have left the loop do not count.
+    // JAX rejects a check in a batched loop. Here the checks of entries that have left the loop are ignored.
     assert_eq!(user(vmap(steps), array([1.0f32, 5.0])), "");
     let steps = |x: Array| while_loop(|c: Array| c.greater(-2), |c: Array| Ok(positive(c)? - 2), x);
     assert_eq!(user(vmap(steps), array([1.0f32, 2.5])), says("0.0", "0.0"));

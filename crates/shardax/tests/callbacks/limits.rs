@@ -122,7 +122,7 @@ fn ordered_calls_inside_of_ordered_calls_come_in_their_place() {
     .expect("all of it")
 }
 
-/// A function that computes with arrays, each of which is the result of a program.
+/// A function that computes with arrays, so that each operation runs a program.
 fn computes(depth: usize) -> HostCallback<Array> {
     pure_callback(
         move |args, results| {

@@ -49,7 +49,7 @@ impl ItemAt for Array {
     }
 }
 
-/// The memory goes when the last that uses it does.
+/// The memory is freed with its last user.
 #[test]
 fn memory_taken_over_is_given_back() -> Result<()> {
     setup();

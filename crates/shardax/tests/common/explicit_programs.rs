@@ -139,10 +139,10 @@ fn routed(p: Vec<Array>) -> Result<Array> {
 
 fn experts(p: &[Array]) -> Result<Array> {
     let chosen = shardax::nn::softmax(&p[0].matmul(&p[2]), -1);
-    let experts = |x: Array, we: Array, chosen: Array| {
+    fn experts(x: Array, we: Array, chosen: Array) -> Array {
         let local_rows = lax::dynamic_slice_in_dim(&chosen, &axis_index("y"), 1, 1);
         psum(einsum("nd,edf->nf", &[&(x * local_rows), &we]), "y")
-    };
+    }
     shard_map(experts, None).out_specs(P!["x", None]).call((p[0].clone(), p[1].clone(), chosen))
 }
 

@@ -74,7 +74,9 @@ fn checkpoint_keeps_values_and_gradients() -> Result<()> {
 /// The number of times that a primitive occurs in the program of the gradient.
 fn count(policy: Option<CheckpointPolicy>, primitive: &str) -> Result<usize> {
     let program = make_program(grad(network(policy)), (weights(), inputs()))?.to_string();
-    let name_ends = |rest: &str| rest.starts_with([' ', '[']);
+    fn name_ends(rest: &str) -> bool {
+        rest.starts_with([' ', '['])
+    }
     Ok(program.split(&format!("= {primitive}")).skip(1).filter(|rest| name_ends(rest)).count())
 }
 

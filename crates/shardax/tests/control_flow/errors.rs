@@ -22,7 +22,9 @@ fn says<T>(result: Result<T>, kind: ErrorKind, phrases: &[&str]) -> Error {
 #[test]
 fn scan_operands() {
     setup();
-    let step = |c: Array, (_, _): (Array, Array)| (c, ());
+    fn step(c: Array, (_, _): (Array, Array)) -> (Array, ()) {
+        (c, ())
+    }
     let two = |a: Array, b: Array| scan(step, Array::from(0), (a, b));
     says(two(zeros(3), zeros(4)), ErrorKind::Value, &["scan got values with different leading axis sizes: 3, 4"]);
     says(

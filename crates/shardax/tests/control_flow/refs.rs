@@ -85,20 +85,20 @@ fn refs_beside_other_transformations() -> Result<()> {
     let (n, tests) = jit(count).call(array(1.0f32))?;
     assert_eq!((n.item::<i32>()?, tests.item::<i32>()?), (4, 5));
     // A recomputed part, whose reads and writes are its values.
-    let f = |x: Array| -> Result<Array> {
+    fn f(x: Array) -> Result<Array> {
         let r = new_ref(&x)?;
         let _ = checkpoint(|y: Array| r.set(r.get() * &y).map(|()| y)).call(x.sin())?;
         Ok(r.freeze().sum(..))
-    };
+    }
     let x = array([0.5f32, 2.0]);
     close(&grad(f).call(&x)?, &(x.sin() + &x * x.cos()).to_f64_vec()?);
     // Values that are read while an eager derivative is traced.
-    let g = |x: Array| -> Result<Array> {
+    fn g(x: Array) -> Result<Array> {
         let r = new_ref(&x)?;
         r.at(0).add(1.0)?;
         let power = if r.get().get(0).item::<f32>()? > 1.0 { 2.0 } else { 3.0 };
         Ok(r.freeze().pow(power).sum(..))
-    };
+    }
     close(&grad(g).call(&x)?, &[3.0, 4.0]);
     close(&grad(g).call(array([-0.5f32, 2.0]))?, &[0.75, 12.0]);
     // Checks, and a jitted function that many calls share.
@@ -205,7 +205,7 @@ fn says<T>(result: Result<T>, kind: ErrorKind, phrases: &[&str]) -> Error {
 }
 
 #[test]
-fn wrong_uses_of_refs() -> Result<()> {
+fn ref_errors_inside_and_outside_of_traces() -> Result<()> {
     setup();
     let x = array([1.0f32, 2.0, 3.0]);
     let fails = |f: &dyn Fn(Array, &Ref) -> Result<Array>, kind, phrases: &[&str]| -> Result<()> {
@@ -260,8 +260,13 @@ fn wrong_uses_of_refs() -> Result<()> {
     fn inner(x: Array, r: &Ref) -> Result<Array> {
         jit(|x: Array| x + r.freeze()).call(x)
     }
-    fails(&inner, ErrorKind::Value, &["was frozen inside of another function than the one that made it"])?;
+    fails(&inner, ErrorKind::Value, &["was frozen inside of another function than the one that made it"])
+}
 
+#[test]
+fn ref_errors_after_the_function_returned() -> Result<()> {
+    setup();
+    let x = array([1.0f32, 2.0, 3.0]);
     let leaked = std::cell::RefCell::new(None);
     let _ = jit(|x: Array| -> Result<Array> {
         leaked.replace(Some(new_ref(&x)?));

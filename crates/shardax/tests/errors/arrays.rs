@@ -29,7 +29,7 @@ fn creation(t: &mut Table) {
         at!(Array::from_slice(&[1.0f32; 5], &[2, 3]))
     });
     t.row("from_vec: count", Value, &["[2] has 2 elements"], || at!(Array::from_vec(vec![1i32; 3], &[2])));
-    t.row("from_bytes: count", Value, &["float32[2]", "8 bytes", "but 7 were given"], || {
+    t.row("from_bytes: count", Value, &["float32[2]", "8 bytes", "but got 7"], || {
         at!(Array::from_bytes(&[0; 7], DType::F32, &[2]))
     });
     t.row("zeros: negative size", Value, &["negative sizes", "-2"], || at!(zeros([3, -2])));

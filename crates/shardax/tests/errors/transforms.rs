@@ -248,7 +248,7 @@ fn nested(t: &mut Table) {
     );
 }
 
-/// A panic of the user's own goes through every transformation as it is, and leaves nothing behind.
+/// A panic of the user's function must pass through every transformation unchanged, and leave no state behind.
 #[test]
 fn panics_of_the_users_own_pass_through() {
     crate::common::quick::setup();

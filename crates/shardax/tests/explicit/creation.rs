@@ -1,4 +1,4 @@
-//! Arrays that are made: ranges, draws, one-hot encodings, counts, with a sharding that is asked for.
+//! New arrays with a requested sharding: ranges, random numbers, one-hot encodings, counts.
 
 use shardax::random;
 

@@ -59,7 +59,7 @@ fn select() -> Result<()> {
     assert!(wrong.contains("float32[8,8]") && wrong.contains("float32[8@x,8@y]"), "{wrong}");
     let wrong = f.call((ramp(&[8, 8], P!["y", "x"]).greater(3), &x, &y)).unwrap_err().to_string();
     assert!(wrong.contains("which must be scalar or have the same shardings as cases"), "{wrong}");
-    // A predicate that all devices have whole goes with any cases.
+    // A replicated predicate can be combined with cases of any sharding.
     assert_eq!(typed(&f.call((replicated.greater(3), &x, &y))?), "float32[8@x,8@y]");
     Ok(())
 }

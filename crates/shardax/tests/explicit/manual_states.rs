@@ -124,7 +124,7 @@ fn casts_between_states() -> Result<()> {
             }
         }
     }
-    // Rounded addends are not those of the rounded sum.
+    // Rounding the addends is different from rounding their sum.
     for (dtype, known) in [(DType::Bf16, true), (DType::Complex64, true), (DType::I32, false), (DType::Bool, false)] {
         let f = move |x: Array| pcast_to(x, "x", CastTo::Unreduced).astype(dtype);
         let result = shard_map(f, None).out_specs(u(&["x"])).call(&states[3].1);

@@ -107,8 +107,10 @@ fn fully_sharded_weights_in_a_scan() -> Result<()> {
     near(absolute(&g), 769.0476, 1e-4);
     // Sequence parallel: between blocks the sequence is split.
     let h = num(&[4, 8, 8], 0.1, 0.0, P!["x", None, None]);
-    let f = |h: Array| reshard(reshard(h, P!["x", "y", None]).tanh(), P!["x", None, None]);
-    let out = jit(f).call(&h)?;
+    fn block(h: Array) -> Array {
+        reshard(reshard(h, P!["x", "y", None]).tanh(), P!["x", None, None])
+    }
+    let out = jit(block).call(&h)?;
     assert_eq!(typed(&out), "float32[4@x,8,8]");
     same(&out, &host(&h).iter().map(|v| v.tanh()).collect::<Vec<_>>());
     Ok(())

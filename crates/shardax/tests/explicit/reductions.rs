@@ -1,4 +1,4 @@
-//! Reductions, sorting and what goes along a dimension.
+//! Reductions, sorting, and other operations along a dimension.
 
 use super::*;
 

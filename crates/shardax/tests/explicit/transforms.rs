@@ -34,16 +34,20 @@ fn scan() -> Result<()> {
 fn carry_of_another_sharding() {
     let (_, _mesh) = mesh(4);
     let x = ramp(&[8, 8], P!["x", "y"]);
-    let f = |x: Array| shardax::scan_n(|x: Array| Ok((reshard(x, P!["y", "x"]), ())), x, 3);
-    let text = jit(f).call(&x).unwrap_err().to_string();
+    fn scanned(x: Array) -> Result<(Array, ())> {
+        shardax::scan_n(|x: Array| Ok((reshard(x, P!["y", "x"]), ())), x, 3)
+    }
+    let text = jit(scanned).call(&x).unwrap_err().to_string();
     assert!(
         text.contains("float32[8@x,8@y]")
             && text.contains("float32[8@y,8@x]")
             && text.contains("shardings do not match"),
         "{text}"
     );
-    let f = |x: Array| while_loop(|x: Array| x.sum(..).less(10), |x: Array| reshard(x, P!["y", "x"]), x);
-    let text = jit(f).call(&x).unwrap_err().to_string();
+    fn looped(x: Array) -> Result<Array> {
+        while_loop(|x: Array| x.sum(..).less(10), |x: Array| reshard(x, P!["y", "x"]), x)
+    }
+    let text = jit(looped).call(&x).unwrap_err().to_string();
     assert!(text.contains("shardings do not match"), "{text}");
 }
 
@@ -219,10 +223,12 @@ fn loops_and_branches_of_a_split_batch() -> Result<()> {
     let out = jit(vmap(f)).call(&x)?;
     assert_eq!(typed(&out), "float32[8@x]");
     same(&out, &host(&x).chunks(4).map(|row| 3.0 * row.iter().sum::<f32>()).collect::<Vec<_>>());
-    let f = |x: Array| cond(x.sum(..).greater(0.0), |x: Array| x.sin(), |x: Array| x * 2, x);
-    let out = jit(vmap(f)).call(&x)?;
+    fn branched(x: Array) -> Result<Array> {
+        cond(x.sum(..).greater(0.0), |x: Array| x.sin(), |x: Array| x * 2, x)
+    }
+    let out = jit(vmap(branched)).call(&x)?;
     assert_eq!(typed(&out), "float32[8@x,4@y]");
-    let g = jit(grad(move |x: Array| vmap(f).call(x).map(|y| y.sum(..)))).call(&x)?;
+    let g = jit(grad(move |x: Array| vmap(branched).call(x).map(|y| y.sum(..)))).call(&x)?;
     assert_eq!(typed(&g), "float32[8@x,4@y]");
     // Branches of another dimension's axes that stay as they are.
     let (c, rest) = (reshard(arange(0..8), P!["x"]), ramp(&[4], P!["y"]));

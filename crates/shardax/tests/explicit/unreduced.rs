@@ -436,9 +436,10 @@ fn sums_that_stay_addends() -> Result<()> {
     Ok(())
 }
 
-/// XLA's partitioner carries addends through some operations alone: the others would count a sum once for each device.
+/// XLA's partitioner can apply only some operations to addends, because the others would count a sum once for each
+/// device.
 #[test]
-fn every_operation_of_addends_gives_that_of_their_sum() -> Result<()> {
+fn unreduced_operations_equal_reduced_operands() -> Result<()> {
     let (_, _mesh) = mesh(4);
     // Operations that are linear in the value, one of each family.
     type Part = fn(Array) -> Array;

@@ -101,7 +101,7 @@ fn artifact_of(version: &str, name: &str) -> Result<()> {
         let tensors = v.iter().filter_map(|(key, x)| Some((key.strip_prefix(&prefix)?.parse().ok()?, x.clone())));
         tensors.collect()
     };
-    // Types must be equal; values may differ as much as those of another compiler version.
+    // Types must be equal; values may differ as much as between versions of the compiler.
     let close = |got: &Array, want: &Array, what: &str| -> Result<()> {
         assert_eq!((got.dtype(), got.shape()), (want.dtype(), want.shape()), "{name}: {what}");
         fn wide(x: &Array) -> Array {

@@ -19,7 +19,7 @@ fn attention(x: &Array, w: &[Array; 3]) -> Array {
 
 /// A layer over rows and positions: the program from the file is that for each size, and so is its gradient.
 #[test]
-fn a_function_of_open_sizes_is_that_of_each_size() -> Result<()> {
+fn export_open_sizes_equals_each_size() -> Result<()> {
     setup();
     let w = [0, 1, 2].map(|seed| random::normal(random::key(seed), [6, 6]));
     let bias = random::normal(random::key(3), [6]);
@@ -94,7 +94,7 @@ fn sizes_are_sums_and_products_of_symbols() -> Result<()> {
     same(&flat, &x.reshape([60]));
     // The message states the value that the sizes imply, and the argument that contradicts it.
     let error = exported.call((types_of(7), types_of(5), zeros([12]).astype(DType::I32))).unwrap_err();
-    assert!(error.to_string().contains("7 where the function takes 2*n"), "{error}");
+    assert!(error.to_string().contains("7 where the function was exported for 2*n"), "{error}");
     let error = exported.call((types_of(8), types_of(6), zeros([16]).astype(DType::I32))).unwrap_err();
     assert!(error.to_string().contains("n = 4") && error.to_string().contains("6 where"), "{error}");
     Ok(())

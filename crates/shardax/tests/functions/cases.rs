@@ -311,7 +311,9 @@ pub fn executed() {
     let mut calls = Calls::new();
     let types = types();
     // What does not fit in memory is rejected at once; what nearly does would be made.
-    let sane = |p: usize| PARAMETERS[p].1 <= 3 || PARAMETERS[p].1 == usize::MAX;
+    fn sane(p: usize) -> bool {
+        PARAMETERS[p].1 <= 3 || PARAMETERS[p].1 == usize::MAX
+    }
     let every = if all() { 1 } else { one_of(16) };
     for (number, (name, call)) in TABLE.iter().enumerate().step_by(every) {
         for round in 0..if all() { ROUNDS } else { 1 } {

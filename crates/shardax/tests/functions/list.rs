@@ -86,7 +86,7 @@ pub fn called_by_golden_cases() -> BTreeSet<String> {
                     out.insert(word.clone());
                 }
                 remaining = &remaining[start + word.len()..];
-                // So that the next word sees what stands before it.
+                // The next word depends on the words before it.
                 if remaining.is_empty() {
                     break;
                 }

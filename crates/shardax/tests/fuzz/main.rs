@@ -168,7 +168,9 @@ fn run_all(cases: &[Case]) -> Vec<Failure<'_>> {
     let programs: Vec<Program> = cases.iter().map(Program::new).collect();
     let mut groups: Vec<Vec<&Program>> = Vec::new();
     let (alone, together): (Vec<_>, Vec<_>) = programs.iter().partition(|p| p.alone());
-    let several = |p: &&Program| matches!(p.mode, "shard_map" | "explicit");
+    fn several(p: &&Program) -> bool {
+        matches!(p.mode, "shard_map" | "explicit")
+    }
     let (devices, one): (Vec<_>, Vec<_>) = together.into_iter().partition(several);
     let (explicit, devices): (Vec<_>, Vec<_>) = devices.into_iter().partition(|p| p.mode == "explicit");
     // Programs with the same mesh are compiled together, because compiling one large program takes less time.

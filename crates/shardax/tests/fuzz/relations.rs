@@ -36,7 +36,7 @@ pub enum Way {
     Compiled,
     /// An entry of a batch of `vmap`.
     Batched,
-    /// An entry of a batch that a loop goes through.
+    /// An entry of a batch over which a loop iterates.
     Looped,
     /// Inside `checkpoint`.
     Recomputed,

@@ -52,7 +52,7 @@ fn scale(values: &[Scalar]) -> f64 {
     magnitudes.filter(|m| m.is_finite()).fold(0.0, f64::max).min(1.0)
 }
 
-/// Where a dtype's numbers end.
+/// The largest number of a dtype.
 #[derive(Clone, Copy)]
 struct Range {
     /// The smallest number that is not denormal: those below may be flushed to zero.

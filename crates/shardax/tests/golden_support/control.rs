@@ -54,7 +54,9 @@ fn scans(name: &str) -> Option<Fun> {
             leaves(scan(step, (a[0].clone(), a[1].clone()), (a[2].clone(), a[3].clone())))
         }),
         "scan_counter" => many(|a| {
-            let step = |(n, v): (Array, Array)| ((&n + 1, &v * (n + 1)), v);
+            fn step((n, v): (Array, Array)) -> ((Array, Array), Array) {
+                ((&n + 1, &v * (n + 1)), v)
+            }
             leaves(scan_n(step, (array(0), a[0].clone()), 4))
         }),
         "scan_no_output" => many(|a| Ok(vec![scan(|c: Array, x| (c * x + 1, ()), a[0].clone(), a[1].clone())?.0])),
@@ -124,10 +126,10 @@ fn loops(name: &str) -> Option<Fun> {
         }),
         "fori_dynamic" => many(|a| leaves(fori_loop(&a[0], &a[1], |i, v| v * 1.5 + i, a[2].clone()))),
         "fori_update" => many(|a| {
-            let body = |i: Array, v: Array| {
+            fn body(i: Array, v: Array) -> Array {
                 let before = v.get(&i - 1);
                 v.at(i).add(before)
-            };
+            }
             leaves(fori_loop(1, 5, body, a[0].clone()))
         }),
         "map_batch_size_f32" => many(|a| {
@@ -146,7 +148,9 @@ fn conditionals(name: &str) -> Option<Fun> {
     // The names are in the generator of the reference cases, with the same functions in JAX.
     match name {
         "cond_true" | "cond_false" | "cond_i32_predicate" => many(|a| {
-            let on_true = |(x, y): (Array, Array)| x.sin() * y;
+            fn on_true((x, y): (Array, Array)) -> Array {
+                x.sin() * y
+            }
             leaves(cond(&a[0], on_true, |(x, y)| x - &y * &y, (a[1].clone(), a[2].clone())))
         }),
         "cond_closure_true" | "cond_closure_false" => many(|a| {

@@ -1,4 +1,4 @@
-//! Functions of NumPy that are made of others.
+//! Functions of NumPy that call other functions.
 
 use shardax::numpy as np;
 use shardax::prelude::*;

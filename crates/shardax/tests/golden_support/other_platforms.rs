@@ -41,7 +41,7 @@ struct Wanted {
     on: Vec<String>,
     /// Of the processes that share the parts, which this is, and how many there are.
     share: (usize, usize),
-    /// Where a line for each part goes.
+    /// The file that receives a line for each part.
     out: PathBuf,
 }
 

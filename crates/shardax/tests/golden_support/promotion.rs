@@ -101,7 +101,7 @@ fn operand(name: &str, shape: &[usize]) -> Array {
     }
 }
 
-/// A function's results, none of which failed.
+/// The results of a function, after checking that none of them failed.
 trait Results {
     fn results(self) -> Result<Vec<Array>>;
 }
@@ -379,10 +379,7 @@ fn wanted(entry: &Value) -> Option<Vec<Type>> {
         let (name, weak) = (entry[0].as_str()?, entry[1].as_bool()?);
         Some(if weak { (with_32_bits(dtype(name)), true) } else { (dtype(name), false) })
     }
-    match entry.get(0)?.is_array() {
-        true => entry.as_array()?.iter().map(type_of).collect(),
-        false => Some(vec![type_of(entry)?]),
-    }
+    if entry.get(0)?.is_array() { entry.as_array()?.iter().map(type_of).collect() } else { Some(vec![type_of(entry)?]) }
 }
 
 /// A uint32 with a signed integer is an int64, as in the 64-bit mode.

@@ -99,10 +99,8 @@ pub fn function(case: &Case) -> Option<Fun> {
         "map_coordinates_int" => two(|x, i| map_coordinates(x, [i], 1, Boundary::Nearest)),
         "grid" => {
             let method = if case.text("method") == "linear" { GridMethod::Linear } else { GridMethod::Nearest };
-            let fill = match case.flag("extrapolate") {
-                true => None,
-                false => Some(case.param("fill").as_f64().unwrap_or(f64::NAN)),
-            };
+            let fill =
+                if case.flag("extrapolate") { None } else { Some(case.param("fill").as_f64().unwrap_or(f64::NAN)) };
             let grid = [array([0.0f32, 1.0, 2.5, 4.0]), array([-1.0f32, 0.0, 3.0])];
             many(move |xs| {
                 let f = RegularGridInterpolator::new(grid.clone(), &xs[0])?.method(method).fill_value(fill);
@@ -119,7 +117,9 @@ pub fn function(case: &Case) -> Option<Fun> {
         "roots" => one(|p| ordered(&roots(p))),
         "poly" => one(|x| poly(x)),
         "jet" => many(|xs| {
-            let f = |x: Array, y: Array| (&x * y).sin() + x.exp();
+            fn f(x: Array, y: Array) -> Array {
+                (&x * y).sin() + x.exp()
+            }
             let (x, y, dx, dy) = (&xs[0], &xs[1], &xs[2], &xs[3]);
             let zero = zeros_like(x);
             let (value, series) = jet(f, (x, y), [(dx, dy), (dy, dx), (&zero, &zero)])?;

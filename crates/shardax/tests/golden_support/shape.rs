@@ -122,7 +122,7 @@ pub fn function(case: &Case) -> Option<Fun> {
     }
 }
 
-/// Indices are written in `doc` alone.
+/// Indices are written only in `doc`.
 fn getitem(case: &Case) -> Option<Fun> {
     match case.name.strip_prefix("getitem_f32_")? {
         "negative_step" => one(|x| x.get(Slice::new(None, None, -1))),
@@ -178,9 +178,10 @@ fn creation(case: &Case) -> Option<Fun> {
         }
         "linspace" => {
             let (start, stop, num) = (number("start", case), number("stop", case), case.int("num") as usize);
-            match case.flag("endpoint") {
-                true => Box::new(move || np::linspace(start, stop, num)),
-                false => Box::new(move || np::linspace(start, stop, num + 1).get(..-1)),
+            if case.flag("endpoint") {
+                Box::new(move || np::linspace(start, stop, num))
+            } else {
+                Box::new(move || np::linspace(start, stop, num + 1).get(..-1))
             }
         }
         "eye" => {

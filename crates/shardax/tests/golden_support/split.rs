@@ -137,10 +137,11 @@ fn with_rows<'a>(check: &Check<'a>, rows: usize) -> Vec<Check<'a>> {
     let sizes: [f64; 5] =
         if check.case.family == "edges" { [1.0, -1.0, -1.0, 1.0, -1.0] } else { [1.0, -2.0, 0.5, -1.0, 4.0] };
     let sizes: Vec<f64> = (0..rows).map(|r| sizes[r % 5]).collect();
-    let inputs = check.inputs.iter().enumerate().map(|(i, x)| match i < ins {
-        true => stacked(x, &vec![1.0; rows]),
-        false => stacked(x, &sizes),
-    });
+    let inputs = check
+        .inputs
+        .iter()
+        .enumerate()
+        .map(|(i, x)| if i < ins { stacked(x, &vec![1.0; rows]) } else { stacked(x, &sizes) });
     let expected = check.wanted.iter().map(|(key, want)| (key.clone(), host(&stacked(&want.array(), &sizes))));
     let inner = check.run.clone();
     let batched = Check {
@@ -184,9 +185,10 @@ fn stacked(x: &Array, factors: &[f64]) -> Array {
     fn times(x: Array, shape: &[usize], factors: &[f64]) -> Array {
         x.expand_dims(0) * array(factors.to_vec()).astype(x.dtype()).reshape(shape)
     }
-    match x.dtype().is_complex() {
+    if x.dtype().is_complex() {
         // A complex factor, though its imaginary part is 0, makes infinities NaN.
-        true => shardax::numpy::complex(times(x.real(), &shape, factors), times(x.imag(), &shape, factors)),
-        false => times(x.clone(), &shape, factors),
+        shardax::numpy::complex(times(x.real(), &shape, factors), times(x.imag(), &shape, factors))
+    } else {
+        times(x.clone(), &shape, factors)
     }
 }

@@ -40,7 +40,9 @@ fn second_order(name: &str) -> Option<Fun> {
         "hessian_softmax_loss" => many(|a| leaves(hessian(|z: Array| z.logsumexp(..) - z.get(1)).call(&a[0]))),
         // The gradient with respect to one argument, differentiated with respect to the other.
         "hessian_two_arguments" => many(|a| {
-            let f = |x: Array, y: Array| (x * y.sin()).sum(..) * y.prod(..);
+            fn f(x: Array, y: Array) -> Array {
+                (x * y.sin()).sum(..) * y.prod(..)
+            }
             let (x, y) = (&a[0], &a[1]);
             let in_x = |y: Array| move |x: Array| f(x, y.clone());
             let in_y = |x: Array| move |y: Array| f(x.clone(), y);
@@ -126,18 +128,22 @@ fn first_order(name: &str) -> Option<Fun> {
     match name {
         "rosenbrock" => one(|x| rosenbrock(x.clone())),
         "grad_argnums" => many(|a| {
-            let f = |w: Array, b: Array, x: Array| mlp(w, b, x).square().sum(..);
+            fn f(w: Array, b: Array, x: Array) -> Array {
+                mlp(w, b, x).square().sum(..)
+            }
             leaves(grad(f).argnums((Arg::<2>, Arg::<0>)).call((&a[0], &a[1], &a[2])))
         }),
         "value_and_grad_has_aux" => many(|a| {
-            let f = |w: Array, x: Array| {
+            fn f(w: Array, x: Array) -> (Array, Array) {
                 let y = x.matmul(w);
                 (y.sum(..), y.max(..))
-            };
+            }
             leaves(value_and_grad(f).has_aux().call((&a[0], &a[1])))
         }),
         "per_example_gradients" => many(|a| {
-            let f = |w: Array, b: Array, x: Array| mlp(w, b, x).square().sum(..);
+            fn f(w: Array, b: Array, x: Array) -> Array {
+                mlp(w, b, x).square().sum(..)
+            }
             let gradients = grad(f).argnums((Arg::<0>, Arg::<1>));
             leaves(vmap(gradients).in_axes((None, None, 0)).call((&a[0], &a[1], &a[2])))
         }),
@@ -159,21 +165,25 @@ fn first_order(name: &str) -> Option<Fun> {
             leaves(linear.call(&a[1]))
         }),
         "linear_transpose" => many(|a| {
-            let f = |x: Array| 2 * x.flip(0) + x.sum(..);
+            fn f(x: Array) -> Array {
+                2 * x.flip(0) + x.sum(..)
+            }
             let (_, pull_back) = vjp::<(Array,), _>(f, np::zeros_like(&a[0]))?;
             leaves(pull_back.call(&a[0]))
         }),
         "stop_gradient" => many(|a| leaves(grad(|x: Array| (&x * stop_gradient(x.clone())).sum(..)).call(&a[0]))),
         "checkpoint" => many(|a| leaves(value_and_grad(checkpoint(|x: Array| x.sin().sin().sum(..))).call(&a[0]))),
         "straight_through" => many(|a| {
-            let f = |x: Array| (&x + stop_gradient(x.round() - &x)).square().sum(..);
+            fn f(x: Array) -> Array {
+                (&x + stop_gradient(x.round() - &x)).square().sum(..)
+            }
             leaves(grad(f).call(&a[0]))
         }),
         "grad_of_gradient_descent" => many(|a| {
-            let f = |lr: Array, x: Array| -> Result<Array> {
+            fn f(lr: Array, x: Array) -> Result<Array> {
                 let slope = grad(rosenbrock).call(&x)?;
                 Ok(rosenbrock(x - lr * slope))
-            };
+            }
             leaves(grad(f).argnums((Arg::<0>, Arg::<1>)).call((&a[0], &a[1])))
         }),
         _ => None,
@@ -184,7 +194,7 @@ fn complex(name: &str) -> Option<Fun> {
     match name {
         "grad_abs_complex_square" => many(|a| leaves(grad(|z: Array| z.abs().square()).call(&a[0]))),
         "grad_real_of_complex" => many(|a| leaves(grad(|z: Array| z.pow(3).real()).call(&a[0]))),
-        // A holomorphic function's derivative is what it makes of the cotangent 1.
+        // The derivative of a holomorphic function is its gradient for the cotangent 1.
         "grad_holomorphic" => many(|a| {
             let (_, pull_back) = vjp::<(Array,), _>(|z: Array| z.sin() * z, &a[0])?;
             leaves(pull_back.call(np::complex(array(1.0f32), 0.0)))
@@ -248,7 +258,9 @@ fn custom(name: &str) -> Option<Fun> {
             Ok(vec![grad(tripled).call(x)?, grad(grad(tripled)).call(x)?, grad(grad(grad(tripled))).call(x)?])
         }),
         "custom_jvp_nondiff" => many(|a| {
-            let f = |x: Array| x.exp();
+            fn f(x: Array) -> Array {
+                x.exp()
+            }
             let scaled = custom_jvp(f).defjvp(move |(x,): (Array,), (t,): (Array,)| (f(x), 10 * t));
             leaves(scaled.call(&a[0]))
         }),

@@ -122,7 +122,8 @@ fn log_gamma_keeps_its_digits_next_to_1_and_2() {
 fn digamma_keeps_its_digits_next_to_its_root_and_is_infinite_at_0() {
     setup();
     within("digamma", |x| special::digamma(x), &DIGAMMA, 4.0);
-    // SciPy 1.18.1: the sign at 0 is that of its reciprocal, so `digamma(-0.0)` is +inf. JAX 0.12 returns -inf for both.
+    // In SciPy 1.18.1, the sign at 0 is the sign of its reciprocal, so `digamma(-0.0)` is +inf. JAX 0.12 returns -inf
+    // for both.
     let at_zero = floats(&special::digamma(array([0.0f32, -0.0])));
     assert_eq!(at_zero, [f64::NEG_INFINITY, f64::INFINITY]);
     assert!(floats(&special::digamma(array([-1.0f32, -8.0, f32::NAN]))).iter().all(|y| y.is_nan()));

@@ -376,7 +376,7 @@ fn large_values_stay_finite() -> Result<()> {
     Ok(())
 }
 
-/// The formulas' products, of which a gradient does one a second time.
+/// The number of matmuls of the formulas; the gradient computes one of them a second time.
 #[test]
 fn cost_estimates_of_attention() -> Result<()> {
     common::quick::setup();

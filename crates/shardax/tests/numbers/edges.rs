@@ -325,7 +325,7 @@ fn bessel_functions_of_the_largest_numbers() {
     same(&special::i1e(array([1e38f32])), &[3.989_422_8e-20]);
 }
 
-/// Where both arguments are large and close, neither the series nor the fraction ends.
+/// If both arguments are large and close to each other, neither the series nor the fraction converges quickly.
 #[test]
 fn incomplete_gamma_functions_of_large_numbers_that_are_close() -> Result<()> {
     setup();
@@ -484,7 +484,9 @@ fn sums_of_booleans() -> Result<()> {
 #[test]
 fn slopes_of_binom_at_the_ends() -> Result<()> {
     setup();
-    let logpmf = |k: Array, p: Array| shardax::scipy::stats::binom::logpmf(k, 3, p, 0).sum(..);
+    fn logpmf(k: Array, p: Array) -> Array {
+        shardax::scipy::stats::binom::logpmf(k, 3, p, 0).sum(..)
+    }
     let (k, p) = (array([0.0f32, 1.0, 3.0]), full(3, 0.4f32));
     let (by_k, by_p) = grad(logpmf).argnums((Arg::<0>, Arg::<1>)).call((&k, &p))?;
     same(&by_k, &[1.427868, 0.0945346, -2.238798]);

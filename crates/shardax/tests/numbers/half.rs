@@ -93,12 +93,16 @@ fn products_of_half_precision_and_their_gradients_are_rounded_once() {
 fn cotangents_of_repeated_elements_are_summed_in_float32() {
     setup();
     let of_scalar: Fun = |x| {
-        let loss = |s: Array, x: Array| (s * x).astype(DType::F32).sum(..);
+        fn loss(s: Array, x: Array) -> Array {
+            (s * x).astype(DType::F32).sum(..)
+        }
         grad(loss).call((array(1.0f32).astype(x.dtype()), x.clone())).expect("a gradient")
     };
     let of_bias: Fun = |x| {
         let x = x.reshape([N / 4, 4]);
-        let loss = |b: Array, x: Array| ((b + ones_like(&x)) * x).astype(DType::F32).sum(..);
+        fn loss(b: Array, x: Array) -> Array {
+            ((b + ones_like(&x)) * x).astype(DType::F32).sum(..)
+        }
         grad(loss).call((ones([4]).astype(x.dtype()), x)).expect("a gradient")
     };
     for (dtype, eps) in HALVES {

@@ -98,7 +98,7 @@ fn integers_of_every_width_are_positions() -> Result<()> {
     Ok(())
 }
 
-/// If the index vectors are empty, XLA alone would apply only the last of several updates.
+/// If the index vectors are empty, XLA would apply only the last of several updates without the workaround.
 #[test]
 fn updates_of_a_scatter_without_positions_add_up() -> Result<()> {
     setup();

@@ -34,7 +34,7 @@ fn host_and_device_convert_alike() -> Result<()> {
         // The plugin (xla-cpu-pjrt 0.0.1) makes NaN of float8_e8m0fnu infinite.
         let count = if dtype == DType::F8E8M0Fnu { 255 } else { host.len() };
         assert!(same(&host[..count], &device[..count]), "{dtype}\n{host:?}\n{device:?}");
-        // Numbers between two neighbours, halfway and nearby, and those that are too large.
+        // Numbers between two neighbours, halfway and nearby, and numbers that are too large.
         let mut numbers: Vec<f32> = host.iter().filter(|v| v.is_finite()).map(|v| *v as f32).collect();
         numbers.sort_by(f32::total_cmp);
         let between = numbers.windows(2).flat_map(|pair| {

@@ -136,7 +136,7 @@ fn in_a_process_with_cpu_kernels() {
             .collect();
         assert_eq!(found, exact, "{spec}");
     }
-    // Small ones stay with XLA, and so do those that other programs are to run.
+    // XLA computes small products, and products in programs that other programs run.
     let (text, _) = text_and_numbers("ij,jk->ik", &whole::<f64>(&[9, 9], 1), &whole::<f64>(&[9, 9], 2));
     assert!(!text.contains("shardax_dot"), "{text}");
     let square = whole::<f64>(&[128, 128], 3);

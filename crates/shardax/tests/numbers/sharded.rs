@@ -200,7 +200,7 @@ fn updates_from_unequal_parts_are_the_same() -> Result<()> {
     Ok(())
 }
 
-/// Other operations on such rows: their padding goes into none of them.
+/// Other operations on such rows must not read their padding.
 #[test]
 fn operations_on_unequal_parts_are_the_same() -> Result<()> {
     setup();

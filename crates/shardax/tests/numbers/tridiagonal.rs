@@ -13,7 +13,7 @@ fn system() -> (Array, Array, Array, Array) {
 
 /// The numbers are from JAX 0.12.
 #[test]
-fn tridiagonal_solve_and_its_gradients_are_those_of_jax() -> Result<()> {
+fn tridiagonal_solve_and_gradients_equal_jax() -> Result<()> {
     setup();
     let (dl, d, du, b) = system();
     let x = lax::linalg::tridiagonal_solve(&dl, &d, &du, &b);

@@ -32,7 +32,7 @@ fn compared(spec: &str, vector: &[usize], matrix: &[usize], rows: usize, out_row
 }
 
 #[test]
-fn products_with_one_row_are_those_with_several() {
+fn dot_of_one_row_equals_several_rows() {
     common::quick::setup();
     for dtype in [DType::F32, DType::F64, DType::Bf16, DType::F16] {
         compared("abc,cde->abde", &[1, 1, 64], &[64, 4, 32], 1, 1, dtype);

@@ -67,12 +67,10 @@ fn compiled_programs_travel_with_their_layouts() -> Result<()> {
 }
 
 #[test]
-fn invalid_formats_are_errors() -> Result<()> {
+fn layout_errors_of_rank_and_order() -> Result<()> {
     setup();
     let device = &devices()?[0];
-    let columns = here(COLUMNS)?;
     let x = cube();
-    let placed = device_put(&x, device)?;
     let wrong = |order: &[usize]| Format::new(Layout::new(order), device);
     let rank = [
         "Length of major_to_minor and the rank of the value should match. Got major_to_minor=(1, 0) and shape=(2, 3, 4)",
@@ -106,8 +104,16 @@ fn invalid_formats_are_errors() -> Result<()> {
         ErrorKind::Value,
         &["with_layout_constraint layouts has 2 entries"],
     );
+    Ok(())
+}
 
-    // The compiler's choice is not known before it is made.
+/// The compiler's layout is not known before compilation.
+#[test]
+fn auto_layout_errors() -> Result<()> {
+    setup();
+    let device = &devices()?[0];
+    let x = cube();
+    let placed = device_put(&x, device)?;
     let auto = Format::new(Layout::AUTO, device);
     fails(
         device_put(&x, &auto),
@@ -119,7 +125,7 @@ fn invalid_formats_are_errors() -> Result<()> {
         let auto = auto.clone();
         move |x: Array| with_sharding_constraint(x, &auto)
     });
-    fails(f.call(&x), ErrorKind::Value, &["with_sharding_constraint takes a layout or none, and got Layout.AUTO"]);
+    fails(f.call(&x), ErrorKind::Value, &["with_sharding_constraint needs a known layout or none, got `Layout::AUTO`"]);
     let error = fails(
         jit(|x: Array| x).in_shardings(&auto).call(&placed),
         ErrorKind::Value,
@@ -129,8 +135,17 @@ fn invalid_formats_are_errors() -> Result<()> {
         ],
     );
     assert!(error.help_text().is_some_and(|help| help.contains("shape_dtype_struct")), "{error}");
+    assert_eq!((Layout::AUTO, auto.is_auto(), auto.layout()), (AutoLayout, true, None));
+    Ok(())
+}
 
-    // Where an array was put, it stays.
+/// A placed array keeps its layout, so a function that requires another one returns an error.
+#[test]
+fn layout_errors_of_placed_arrays() -> Result<()> {
+    setup();
+    let columns = here(COLUMNS)?;
+    let x = cube();
+    let placed = device_put(&x, &devices()?[0])?;
     let f = jit(|x: Array| x).in_shardings(&columns);
     fails(
         f.call(&placed),
@@ -156,8 +171,15 @@ fn invalid_formats_are_errors() -> Result<()> {
         ErrorKind::Value,
         &["required layout Layout(major_to_minor=(0, 1, 2)"],
     );
+    Ok(())
+}
 
-    // A layout is of an array somewhere; the CPU has no tiles.
+/// A layout needs a device, and the CPU supports neither tiles nor layouts in host memory.
+#[test]
+fn layout_errors_of_devices_and_tiles() -> Result<()> {
+    setup();
+    let device = &devices()?[0];
+    let x = cube();
     let nowhere = Format::new(Layout::new(COLUMNS), None);
     for error in [
         device_put(&x, &nowhere).err(),
@@ -190,7 +212,6 @@ fn invalid_formats_are_errors() -> Result<()> {
     let empty = Format::new(Layout::new([0, 1, 2]).with_tiling([Vec::new()]), device);
     fails(device_put(&x, &empty), ErrorKind::Value, &["a tile has at least one dimension"]);
     fails(jit(|x: Array| x.format().map(|_| x)).call(&x), ErrorKind::Type, &["float32[2,3,4]"]);
-    assert_eq!((Layout::AUTO, auto.is_auto(), auto.layout()), (AutoLayout, true, None));
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! `device_put` and its options, shards of this process and of all, arrays made of parts.
+//! `device_put` and its options, shards of this process and of all processes, arrays created from parts.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -494,7 +494,7 @@ fn donated_arrays_that_are_moved() -> Result<()> {
     let f = jit(|x: Array| x + 1).in_shardings(&rows).out_shardings(&rows).donate_argnums([0]);
     let host = arange(0..1024).astype(DType::F32);
     assert_eq!(f.call(&host)?.get(5).item::<f32>()?, 6.0);
-    // The copy was donated; the original goes with it.
+    // The copy was donated, and shares its memory with the original, which is therefore deleted.
     assert!(host.is_deleted());
     // But not memory that another array shares.
     let host = arange(0..1024).astype(DType::F32);

@@ -1,4 +1,4 @@
-//! Arrays made of the parts on their devices, and stacks of parts.
+//! Arrays created from parts on their devices, and stacks of parts.
 
 use shardax::prelude::*;
 
@@ -163,7 +163,7 @@ fn stacks_for_devices_are_n_times_the_memory_one_copy_on_each() -> Result<()> {
 fn host_data_is_stacked_on_the_host_device_data_on_its_devices() -> Result<()> {
     let (split, whole) = shardings()?;
     let all_devices = devices()?;
-    // Rows of the host are one slice, which goes to the devices in parts.
+    // The rows of the host are one slice, whose parts are copied to the devices.
     let rows: Vec<Vec<i32>> = (0..8).map(|i| (i * 3..i * 3 + 3).collect()).collect();
     let x = Array::from_slice_on(&rows.concat(), &[8, 3], &split)?;
     assert_eq!((spec(&x)?, x.committed()), (P!["x"], true));

@@ -134,7 +134,7 @@ fn training() -> Result<Vec<(String, Array)>> {
     Ok(out)
 }
 
-/// Where one process wrote what the others are compared with.
+/// The file of one process, with which the others are compared.
 pub const EXPECTED: &str = "SHARDAX_TEST_EXPECTED";
 
 fn file(what: &str, device: usize) -> PathBuf {

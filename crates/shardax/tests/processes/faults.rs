@@ -89,7 +89,7 @@ pub fn child(what: &str) -> Result<()> {
             // It stays so.
             assert!(f.call(&x).and_then(|y| y.block_until_ready()).is_err());
             assert!(jit(|x: Array| x.min(..)).call(&x).is_err());
-            // Computations of this process alone still work.
+            // Computations that need only this process still work.
             assert_eq!(arange(0..4).sum(..).item::<i32>()?, 6);
             return Err(error);
         }
@@ -376,7 +376,7 @@ fn joining_after_devices_are_in_use_is_an_error() {
     });
 }
 
-/// On GPUs the plugin brings the processes together: they join, and go as far as it goes without one.
+/// On GPUs the plugin connects the processes. They join, and continue until the plugin needs a GPU.
 #[test]
 fn gpus_are_asked_for_by_every_process() {
     let (variable, member) = ("SHARDAX_CUDA_PLUGIN", "accelerators/jax_plugins/xla_cuda12/xla_cuda_plugin.so");
@@ -395,7 +395,14 @@ fn gpus_are_asked_for_by_every_process() {
 fn a_process_that_does_not_join_is_reported() {
     fault("alone", 2, 20, &[], |outcome| {
         assert!(outcome.success, "{}", outcome.text);
-        says(outcome, &["this is process 1 of 2 started by mpirun", "and it runs alone", "distributed::initialize()"]);
+        says(
+            outcome,
+            &[
+                "this is process 1 of 2 started by mpirun",
+                "and it runs without the other processes",
+                "distributed::initialize()",
+            ],
+        );
     });
 }
 

@@ -38,7 +38,7 @@ fn jobs() -> &'static [(usize, usize)] {
 
 /// Tells this program that it is a process of a job.
 const JOB: &str = "SHARDAX_TEST_JOB";
-/// Where the processes of a job write what came of their cases.
+/// The folder in which the processes of a job write the outcomes of their cases.
 const FOLDER: &str = "SHARDAX_TEST_FOLDER";
 
 /// The reports of a job's processes about each case.
@@ -162,7 +162,7 @@ fn try_start(
     .map(|(name, value)| (name, value.to_owned()));
     let variables: Vec<(&str, &str)> = variables.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let mut program = vec!["--test-threads=1", "--nocapture", "--skip", "faults::"];
-    // One case alone has as much time as it needs: of many launches, or many programs.
+    // A single case has as much time as it needs, because it can have many launches or programs.
     program.extend(only);
     let outcome = run(launcher, &format!("{processes}x{devices}"), &program, processes, &variables);
     let mut outputs = Said::new();

@@ -119,7 +119,7 @@ fn pmap_takes_and_returns_host_local_arrays() {
         assert_eq!(index.to_vec::<i32>()?, (first..first + d as i32).collect::<Vec<_>>());
         assert_eq!(same.to_vec::<f32>()?, [10.0, 20.0, 30.0]);
         assert_eq!(y.sharding()?.devices(), local_devices()?);
-        // What comes out goes in again, without a copy and without compiling.
+        // The result can be passed again, without a copy and without compiling.
         let _ = step.call((&y, array([0.0f32; 3])))?;
         let zeros = array([0.0f32; 3]);
         let (again, counts) = shardax::count(|| step.call((&y, &zeros)));

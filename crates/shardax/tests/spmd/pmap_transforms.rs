@@ -352,7 +352,7 @@ fn gradients_for_all_kinds_of_axes() -> Result<()> {
         }
         let args =
             (at_axis(noise([8, 3, 4]), axes.0), at_axis(noise([8, 3, 1]), axes.1), at_axis(noise([8, 1, 4]), axes.2));
-        // The gradients of `pmap` must equal those of `vmap` over the same axes.
+        // The gradients of `pmap` must equal the gradients of `vmap` over the same axes.
         fn devices(x: Array, y: Array, z: Array, axes: &(i32, i32, i32), out: i32) -> Result<Array> {
             Ok(pmap(body).in_axes(*axes).out_axes(out).call((x, y, z))?.square().sum(..))
         }

@@ -28,7 +28,7 @@ enum Step {
     GatherColumns,
     /// Times the weights, where each device has a part of the sums.
     ScatterColumns,
-    /// The split of the columns goes over to the rows, and back.
+    /// The split moves from the columns to the rows, and back.
     ThereAndBack,
     /// Each part of the rows from the neighbour before, in a ring, and back.
     AroundAndBack,
@@ -235,7 +235,7 @@ fn cases() -> u32 {
 fn sharded_and_nested_programs_equal_one_device() {
     setup();
     let steps = prop::collection::vec(prop::sample::select(&STEPS[..]), 1..5);
-    // Where each mesh axis goes: to the rows, to the columns, or nowhere.
+    // The dimension that each mesh axis splits: rows, columns, or none.
     let places = prop::array::uniform3(0..3usize);
     let config = Config { cases: cases(), failure_persistence: None, max_shrink_iters: 64, ..Config::default() };
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);

@@ -175,8 +175,10 @@ fn outputs_of_every_kind() -> Result<()> {
     assert_eq!(b.map(|b| numbers(&b)), Some(vec![28.0]));
     close(&c, &ones(2));
     // Said to be the same, joined though it is the same, and both.
-    let f = |x: Array| (psum(x.clone(), "i"), psum(x, "i"));
-    let (a, b) = shard_map(f, &mesh).in_specs(P!["i"]).out_specs((P!["i"], P![])).call(ramp(8))?;
+    fn both_sums(x: Array) -> (Array, Array) {
+        (psum(x.clone(), "i"), psum(x, "i"))
+    }
+    let (a, b) = shard_map(both_sums, &mesh).in_specs(P!["i"]).out_specs((P!["i"], P![])).call(ramp(8))?;
     assert_eq!((numbers(&a), numbers(&b)), (vec![28.0; 8], vec![28.0]));
     Ok(())
 }

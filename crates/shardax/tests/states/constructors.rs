@@ -1,4 +1,4 @@
-//! Arrays made of host data over every kind of sharding.
+//! Arrays created from host data with every kind of sharding.
 
 use super::*;
 

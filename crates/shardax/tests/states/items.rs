@@ -200,7 +200,9 @@ fn addends_captured_by_loops_and_branches() -> Result<()> {
     let u = addends();
     fn by_while(u: Array) -> Result<Array> {
         let start = (array(0), reshard(zeros([4, 4]), P![].unreduced(["x"])));
-        let more = |(i, _): (Array, Array)| Ok(i.less(3));
+        fn more((i, _): (Array, Array)) -> Result<Array> {
+            Ok(i.less(3))
+        }
         let add = move |(i, sum): (Array, Array)| Ok((i + 1, sum + &u));
         while_loop(more, add, start).map(|(_, sum)| sum)
     }

@@ -1,6 +1,6 @@
 //! Arrays whose positions and counts do not fit int32, and of many dimensions.
 //!
-//! Arrays of 2 to 4 GiB are made one after the other, and only with `SHARDAX_TEST_LARGE=1`.
+//! Arrays of 2 to 4 GiB are created one after the other, and only with `SHARDAX_TEST_LARGE=1`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -70,7 +70,9 @@ const CHECKS: &[(&str, Check)] = &[
         Ok(())
     }),
     ("count_nonzero", |x, n, c| {
-        let f = |x: Array| (shardax::numpy::count_nonzero(x.equal(0), ..), x.less(9).sum(..));
+        fn f(x: Array) -> (Array, Array) {
+            (shardax::numpy::count_nonzero(x.equal(0), ..), x.less(9).sum(..))
+        }
         let (a, b) = run(c, f, x)?;
         assert_eq!([one(&a), one(&b)], [n - 2, n]);
         Ok(())
@@ -89,7 +91,9 @@ const CHECKS: &[(&str, Check)] = &[
     }),
     ("searchsorted", |x, n, c| {
         // Sorted but for position 5, which the search does not visit.
-        let f = |x: Array| (x.searchsorted(array([2i8, 4])), x.searchsorted_right(array(0i8)));
+        fn f(x: Array) -> (Array, Array) {
+            (x.searchsorted(array([2i8, 4])), x.searchsorted_right(array(0i8)))
+        }
         let (a, b) = run(c, f, x)?;
         assert_eq!((a.to_f64_vec()?, one(&b)), (vec![(n - 1) as f64, n as f64], n - 1));
         Ok(())
@@ -110,7 +114,9 @@ const CHECKS: &[(&str, Check)] = &[
         writes(run(c, f, x)?, &[(5, 1), (n - 1, 7)])
     }),
     ("concatenate, pad", |x, n, c| {
-        let f = |x: Array| concatenate(&[x.get(6..), array([9i8])], 0);
+        fn f(x: Array) -> Array {
+            concatenate(&[x.get(6..), array([9i8])], 0)
+        }
         writes(run(c, f, x)?, &[(n - 7, 3), (n - 6, 9)])
     }),
     ("sort", |x, n, c| writes(run(c, |x| sort(&x, 0), x)?, &[(n - 2, 1), (n - 1, 3)])),

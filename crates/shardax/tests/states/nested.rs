@@ -49,10 +49,10 @@ const NESTED: &[(&str, Linear)] = &[
         Ok(vec![c, ys])
     }),
     ("scan in jit in scan", |x| {
-        let step = |c: Array| -> Result<(Array, Array)> {
+        fn step(c: Array) -> Result<(Array, Array)> {
             let c = jit(|c: Array| shardax::scan_n(|c: Array| Ok((&c + &c, ())), c, 2).map(|(c, ())| c)).call(c)?;
             Ok((c.clone(), c.get(0)))
-        };
+        }
         shardax::scan_n(step, x, 2).map(|(c, ys)| vec![c, ys])
     }),
     ("fori_loop", |x| Ok(vec![fori_loop(0, 3, |_, c: Array| Ok(twice(c)), x)?])),
@@ -127,12 +127,14 @@ const NESTED: &[(&str, Linear)] = &[
     ("scan in reverse, unrolled", |x| {
         let xs = if x.type_name().contains("4@") { reshard(x, P![]) } else { x };
         let options = ScanOptions::new().reverse(true).unroll(3);
-        let step = |c: Array, row: Array| Ok((&c + &row, c));
+        fn step(c: Array, row: Array) -> Result<(Array, Array)> {
+            Ok((&c + &row, c))
+        }
         options.scan(step, xs.get(0), xs).map(|(c, ys)| vec![c, ys])
     }),
     ("fori_loop of what it captures", |x| Ok(vec![fori_loop(0, 3, |_, c: Array| Ok(&c + &x), x.clone())?])),
     ("a ref that is added to", |x| {
-        let f = |x: Array| -> Result<Array> {
+        fn f(x: Array) -> Result<Array> {
             let sum = new_ref(&x)?;
             shardax::scan_n(
                 |()| -> Result<((), ())> {
@@ -143,7 +145,7 @@ const NESTED: &[(&str, Linear)] = &[
                 2,
             )?;
             Ok(sum.get())
-        };
+        }
         Ok(vec![f(x.clone())?, jit(f).call(x)?])
     }),
     ("a ref in custom_vjp", |x| {
@@ -156,7 +158,7 @@ const NESTED: &[(&str, Linear)] = &[
         Ok(vec![jit(move |x: Array| f.call(x)).call(x)?])
     }),
     ("a ref of rows", |x| {
-        let f = |x: Array| -> Result<Array> {
+        fn f(x: Array) -> Result<Array> {
             let r = new_ref(&(&x - &x))?;
             let step = |i: Array| -> Result<(Array, ())> {
                 r.at(&i).set(x.get(&i))?;
@@ -164,7 +166,7 @@ const NESTED: &[(&str, Linear)] = &[
             };
             let _ = shardax::scan_n(step, array(0), 4)?;
             Ok(r.get())
-        };
+        }
         Ok(vec![jit(f).call(x)?])
     }),
 ];
@@ -231,43 +233,47 @@ fn one(x: &Array) -> Array {
 /// Functions that are not linear, so they have no results for addends. `x` is a matrix of rows of 8 numbers.
 const CURVED: &[(&str, Linear)] = &[
     ("grad in scan", |x| {
-        let step = |c: Array| -> Result<(Array, Array)> {
+        fn step(c: Array) -> Result<(Array, Array)> {
             let slope = grad(|c: Array| Ok(replicate(&c.sin()).sum(..))).call(&c)?;
             Ok((c * 0.5, slope))
-        };
+        }
         shardax::scan_n(step, x, 3).map(|(c, ys)| vec![c, ys])
     }),
     ("grad of a scan of rows", |x| {
-        let f = |x: Array| -> Result<Array> {
+        fn f(x: Array) -> Result<Array> {
             let (sum, ys) =
                 shardax::scan(|c: Array, row: Array| Ok(((&c * row.cos()).sum(..), row.sin())), one(&x), x)?;
             Ok(sum + replicate(&ys).sum(..))
-        };
+        }
         Ok(vec![grad(f).call(x)?])
     }),
     ("grad of vmap of scan", |x| {
-        let row = |row: Array| shardax::scan_n(|c: Array| Ok((c.sin(), ())), row, 3).map(|(c, ())| c.sum(..));
+        fn row(row: Array) -> Result<Array> {
+            shardax::scan_n(|c: Array| Ok((c.sin(), ())), row, 3).map(|(c, ())| c.sum(..))
+        }
         Ok(vec![grad(|x: Array| vmap(row).call(x).map(|y| replicate(&y).sum(..))).call(x)?])
     }),
     ("hessian of rows", |x| Ok(vec![vmap(hessian(|row: Array| replicate(&row.sin()).square().sum(..))).call(x)?])),
     ("jacrev of a row", |x| Ok(vec![jacrev(|row: Array| row.square() * row.sum(..)).call(x.get(0))?])),
     ("jacfwd of a row", |x| Ok(vec![jacfwd(|row: Array| row.square() * row.sum(..)).call(x.get(0))?])),
     ("jvp of grad", |x| {
-        let slope = |x: Array| grad(|x: Array| Ok(replicate(&x.sin()).square().sum(..))).call(x);
+        fn slope(x: Array) -> Result<Array> {
+            grad(|x: Array| Ok(replicate(&x.sin()).square().sum(..))).call(x)
+        }
         jvp(slope, &x, &x).map(|(y, t)| vec![y, t])
     }),
     ("vjp in cond", |x| {
-        let f = |x: Array| -> Result<Array> {
+        fn f(x: Array) -> Result<Array> {
             let (y, back) = vjp(|x: Array| replicate(&x.sin()).sum(..), &x)?;
             Ok(back.call(y)?.0)
-        };
+        }
         Ok(vec![cond(array(true), f, f, x)?])
     }),
     ("cond of a row in scan", |x| {
-        let step = |c: Array, row: Array| -> Result<(Array, Array)> {
+        fn step(c: Array, row: Array) -> Result<(Array, Array)> {
             let y = cond(row.get(0).greater(0), |row: Array| Ok(row.sin()), |row: Array| Ok(row * 2), row)?;
             Ok((c + y.sum(..), y))
-        };
+        }
         shardax::scan(step, one(&x), x).map(|(c, ys)| vec![c, ys])
     }),
     ("while of a norm", |x| {
@@ -277,7 +283,9 @@ const CURVED: &[(&str, Linear)] = &[
         Ok(vec![while_loop(more, |c: Array| Ok(c * 0.5), x)?])
     }),
     ("vmap of while", |x| {
-        let row = |row: Array| while_loop(|c: Array| Ok(c.square().sum(..).greater(1.0)), |c: Array| Ok(c * 0.5), row);
+        fn row(row: Array) -> Result<Array> {
+            while_loop(|c: Array| Ok(c.square().sum(..).greater(1.0)), |c: Array| Ok(c * 0.5), row)
+        }
         Ok(vec![vmap(row).call(x)?])
     }),
     ("custom_vjp in scan", |x| {
@@ -330,7 +338,9 @@ const CURVED: &[(&str, Linear)] = &[
     }),
     ("sorted rows", |x| Ok(vec![vmap(|row: Array| sort(&row, 0)).call(x.clone())?, x.argsort(0), lax::top_k(&x, 2).0])),
     ("random numbers in scan", |x| {
-        let step = |c: Array, key: Array| Ok((&c + random::normal(&key, [8]), random::uniform(&key, [2])));
+        fn step(c: Array, key: Array) -> Result<(Array, Array)> {
+            Ok((&c + random::normal(&key, [8]), random::uniform(&key, [2])))
+        }
         let (c, ys) = shardax::scan(step, x, random::split(random::key(3), 3))?;
         Ok(vec![c, ys])
     }),
@@ -349,7 +359,7 @@ const CURVED: &[(&str, Linear)] = &[
         Ok(vec![vmap(row).call((array([0, 1, 2, 5]), x))?])
     }),
     ("a ref swapped in scan", |x| {
-        let f = |x: Array| -> Result<Vec<Array>> {
+        fn f(x: Array) -> Result<Vec<Array>> {
             let r = new_ref(&x)?;
             let step = |c: Array| -> Result<(Array, Array)> {
                 let old = r.swap(&c.sin());
@@ -357,18 +367,18 @@ const CURVED: &[(&str, Linear)] = &[
             };
             let (c, ys) = shardax::scan_n(step, x, 2)?;
             Ok(vec![c, ys, r.freeze()])
-        };
+        }
         jit(f).call(x)
     }),
     ("refs of a function that is called twice", |x| {
-        let f = |x: Array| -> Result<Array> {
+        fn f(x: Array) -> Result<Array> {
             let r = new_ref(zeros_like(&x))?;
             let add = jit(|x: Array| -> Result<Array> {
                 r.add(x.sin())?;
                 Ok(r.get())
             });
             Ok(add.call(&x)? + add.call(&x)? * 2)
-        };
+        }
         Ok(vec![f(x.clone())?, jit(f).call(x)?])
     }),
     ("steps of zero", |x| {

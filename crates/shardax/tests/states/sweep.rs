@@ -103,7 +103,9 @@ pub(super) const WAYS: [Way; 12] = [
     ("while", |f, xs| {
         let run = |xs: Arrays| -> Result<Arrays> {
             let start = (array(0), f(&xs)?);
-            let more = |(i, _): (Array, Arrays)| Ok(i.less(2));
+            fn more((i, _): (Array, Arrays)) -> Result<Array> {
+                Ok(i.less(2))
+            }
             let step = |(i, _): (Array, Arrays)| Ok((i + 1, f(&xs)?));
             while_loop(more, step, start).map(|(_, ys)| ys)
         };

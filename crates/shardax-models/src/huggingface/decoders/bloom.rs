@@ -18,10 +18,7 @@ pub(super) fn opt(fields: &Fields, _: &str) -> Read {
         hidden: fields.size("ffn_dim")?,
         positions: Positions::Learned(fields.size("max_position_embeddings")?.saturating_add(OPT_FIRST_POSITION)),
         first_position: OPT_FIRST_POSITION,
-        norm: match fields.flag("layer_norm_elementwise_affine")? {
-            true => NormKind::Layer,
-            false => NormKind::LayerPlain,
-        },
+        norm: if fields.flag("layer_norm_elementwise_affine")? { NormKind::Layer } else { NormKind::LayerPlain },
         epsilon: 1e-5,
         activation: fields.activation("activation_function")?,
         gated: false,

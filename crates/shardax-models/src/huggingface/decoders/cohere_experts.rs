@@ -67,9 +67,8 @@ fn set_cohere_windows(config: &mut DecoderConfig, fields: &Fields, first: usize,
     let (interval, prefix) =
         (fields.size("sliding_window_pattern")?, fields.size("prefix_dense_sliding_window_pattern")?);
     let window = fields.size_opt("sliding_window")?;
-    config.windows = windows(fields, config.layers, window, |layer| match layer < first {
-        true => !(layer + 1).is_multiple_of(prefix),
-        false => !(layer - first + 1).is_multiple_of(interval),
+    config.windows = windows(fields, config.layers, window, |layer| {
+        if layer < first { !(layer + 1).is_multiple_of(prefix) } else { !(layer - first + 1).is_multiple_of(interval) }
     })?;
     // If no dense layer has a window, the dense layers still have rotary positions.
     config.without_rope = (0..config.layers)

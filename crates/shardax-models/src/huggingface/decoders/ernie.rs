@@ -9,9 +9,10 @@ use crate::ExpertsConfig;
 pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     let mut config = llama_sizes(fields)?;
     let has_images = kind == "ernie4_5_vl_moe_text";
-    let (hidden, dense_layers) = match has_images {
-        true => ernie_sizes_with_images(fields, config.layers)?,
-        false => (fields.size("moe_intermediate_size")?, ernie_dense_layers(fields, config.layers)?),
+    let (hidden, dense_layers) = if has_images {
+        ernie_sizes_with_images(fields, config.layers)?
+    } else {
+        (fields.size("moe_intermediate_size")?, ernie_dense_layers(fields, config.layers)?)
     };
     let count = fields.size(if fields.has("num_experts") { "num_experts" } else { "moe_num_experts" })?;
     let per_token = fields.size(if fields.has("num_experts_per_tok") { "num_experts_per_tok" } else { "moe_k" })?;
@@ -37,13 +38,14 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     interleave(&mut config);
     let layer = "model.layers.*.mlp";
     let (gate, correction) = (format!("{layer}.gate.weight"), format!("{layer}.moe_statics.e_score_correction_bias"));
-    let of_images = match has_images {
+    let of_images = if has_images {
         // The matrix of the router is transposed, and a second row and matrix belong to images.
-        true => KeyMap::new()
+        KeyMap::new()
             .array(format!("{ROUTER}.kernel"), gate, Layout::Same)
             .array("blocks[*].experts.correction", correction.as_str(), Layout::rows(0, 1, 2))
-            .ignore(&format!("{layer}.gate.weight_1")),
-        false => KeyMap::new(),
+            .ignore(&format!("{layer}.gate.weight_1"))
+    } else {
+        KeyMap::new()
     };
     let keys = of_images
         .and(expert_keys(layer, "gate", ["gate_proj", "up_proj", "down_proj"]))
@@ -80,8 +82,9 @@ fn ernie_sizes_with_images(fields: &Fields, layers: usize) -> Result<(usize, Vec
         _ => Err(fields.error(format!("the MLP type {entry} is not supported"))),
     });
     let dense = dense.collect::<Result<Vec<bool>>>()?;
-    match dense.len() == layers {
-        true => Ok((hidden, dense)),
-        false => Err(fields.error(format!("`mlp_layer_types` has {} entries for {layers} layers", dense.len()))),
+    if dense.len() == layers {
+        Ok((hidden, dense))
+    } else {
+        Err(fields.error(format!("`mlp_layer_types` has {} entries for {layers} layers", dense.len())))
     }
 }

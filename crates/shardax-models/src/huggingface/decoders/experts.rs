@@ -612,20 +612,21 @@ fn gpt_oss(fields: &Fields) -> Read {
 
 /// Accepts the names of GGUF files, in which each expert has arrays of its own.
 fn separate_experts(joined: &str, down: &str) -> KeyMap {
-    let one = |part: &str, kind: &str| format!("model.layers.*.mlp.experts.#.{part}_proj.{kind}");
     let keys = [(0, "gate"), (1, "up")].into_iter().fold(KeyMap::new(), |keys, (index, part)| {
         let usual = Layout::Interleaved { index, of: 2 };
-        keys.absent_part((&format!("{joined}[#]"), usual), &one(part, "weight"), Layout::Transposed).absent_part(
-            (&format!("{joined}_bias[#]"), usual),
-            &one(part, "bias"),
-            Layout::Same,
-        )
+        keys.absent_part((&format!("{joined}[#]"), usual), &expert_array(part, "weight"), Layout::Transposed)
+            .absent_part((&format!("{joined}_bias[#]"), usual), &expert_array(part, "bias"), Layout::Same)
     });
-    keys.absent(&format!("{down}[#]"), &one("down", "weight"), Layout::Transposed).absent(
+    keys.absent(&format!("{down}[#]"), &expert_array("down", "weight"), Layout::Transposed).absent(
         &format!("{down}_bias[#]"),
-        &one("down", "bias"),
+        &expert_array("down", "bias"),
         Layout::Same,
     )
+}
+
+/// Returns the name of an array of one expert, such as the weight of its gate.
+fn expert_array(part: &str, kind: &str) -> String {
+    format!("model.layers.*.mlp.experts.#.{part}_proj.{kind}")
 }
 
 /// Returns the other name of a field if only this one is present.

@@ -22,7 +22,7 @@ fn phi3(fields: &Fields) -> Read {
     let mut config = llama_sizes(fields)?;
     config.windows = window_of_all(fields, config.layers, fields.size_opt("sliding_window")?)?;
     rotary(&mut config, fields, Some(1.0))?;
-    // The length before the extension to long contexts, which only scaled rotary positions use.
+    // This is the length before the extension to long contexts. Only scaled rotary positions use it.
     fields.skip(&["original_max_position_embeddings"]);
     let (wide, narrow) =
         (config.heads.saturating_mul(config.head_dim), config.kv_heads.saturating_mul(config.head_dim));

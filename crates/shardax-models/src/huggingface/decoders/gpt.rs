@@ -319,9 +319,10 @@ pub(super) fn falcon(fields: &Fields, _: &str) -> Read {
     if fields.flag("alibi")? {
         config.positions = Positions::RoundedAlibi((config.head_dim as f64).sqrt().recip());
     }
-    let (first, second) = match parallel && norms == 2 {
-        true => ("h.*.ln_attn", "h.*.ln_mlp"),
-        false => ("h.*.input_layernorm", "h.*.post_attention_layernorm"),
+    let (first, second) = if parallel && norms == 2 {
+        ("h.*.ln_attn", "h.*.ln_mlp")
+    } else {
+        ("h.*.input_layernorm", "h.*.post_attention_layernorm")
     };
     let keys = grouped_attention(&config, "h.*.self_attention.query_key_value")
         .prefix("transformer.")

@@ -51,9 +51,10 @@ fn set_bases(config: &mut DecoderConfig, fields: &Fields, list: &[serde_json::Va
         let layers = (0..config.layers).filter(|layer| config.window(*layer).is_some() == is_local);
         let mut used = layers.map(|layer| bases[layer]).filter(|base| *base != 0.0);
         let first = used.next();
-        match used.all(|base| Some(base) == first) {
-            true => Ok(shardax_nn::Rope { base: first.unwrap_or(rope.base), ..rope.clone() }),
-            false => Err(fields.error("`layer_rope_theta` has different numbers for layers of the same type")),
+        if used.all(|base| Some(base) == first) {
+            Ok(shardax_nn::Rope { base: first.unwrap_or(rope.base), ..rope.clone() })
+        } else {
+            Err(fields.error("`layer_rope_theta` has different numbers for layers of the same type"))
         }
     });
     (config.positions, config.local_rope) = (Positions::Rotary(global?), Some(local?));

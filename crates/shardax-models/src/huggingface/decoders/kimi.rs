@@ -62,6 +62,7 @@ fn kimi_delta(fields: &Fields, layers: usize) -> Result<DeltaConfig> {
         }
         about.finish_but_empty()?;
     }
+    // Files that transformers has written have a list of types instead.
     match fields.list_opt("layer_types")? {
         Some(types) if types.len() != layers => {
             return Err(fields.error(format!("`layer_types` has {} entries for {layers} layers", types.len())));

@@ -120,6 +120,7 @@ fn shared_layers(fields: &Fields) -> Result<Vec<bool>> {
             types.iter().map(|entry| entry.as_str().unwrap_or_default()).collect()
         }
         (None, Some(other)) => return Err(fields.error(format!("`index_topk_pattern` is {other}"))),
+        // Without a list, every `index_topk_freq`th layer selects positions, and so do the first ones.
         (None, None) => {
             let places = (0..layers).map(|layer| (layer as f64 - first + 1.0).max(0.0));
             return Ok(places.map(|place| place % interval.max(1.0) != 0.0).collect());

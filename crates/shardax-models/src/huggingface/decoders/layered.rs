@@ -67,7 +67,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         .array("layer_embedding.embed.embedding", "model.embed_tokens_per_layer.weight", Layout::Same)
         .linear("layer_embedding.projection", "model.per_layer_model_projection")
         .scale("layer_embedding.norm.0", "model.per_layer_projection_norm");
-    // Files can have keys and values of layers that use those of other layers. The classes ignore them.
+    // Files can have keys and values of layers that use the keys and values of another layer. The classes ignore them.
     let shared = (0..layers).filter(|layer| config.key_layer(*layer).is_some());
     let keys = shared.fold(keys, |keys, layer| {
         ["k_proj", "v_proj", "k_norm", "v_norm"]
@@ -126,7 +126,7 @@ fn fourth(fields: &Fields, config: &mut DecoderConfig) -> Result<KeyMap> {
         Some(other) => return Err(fields.error(format!("`use_bidirectional_attention` is {other:?}"))),
     }
     let layers = config.layers;
-    // The class gives the last layer no window.
+    // In the class, the last layer has no window.
     config.windows.iter_mut().skip(layers - 1).for_each(|window| *window = None);
     config.layer_scale = true;
     let shares_values = fields.flag("attention_k_eq_v")?;

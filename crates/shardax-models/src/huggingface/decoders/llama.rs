@@ -77,11 +77,10 @@ pub(super) fn ministral_growth(fields: &Fields) -> Result<QueryGrowth> {
 fn internlm_biases(fields: &Fields) -> Result<Biases> {
     let attention = fields.flag(older_name(fields, "attention_bias", "qkv_bias"))?;
     let mlp = fields.flag(older_name(fields, "mlp_bias", "bias"))?;
-    match attention == mlp {
-        true => Ok(Biases { head: false, qkv: attention, out: attention, mlp }),
-        false => {
-            Err(fields.error(format!("`qkv_bias` is {attention} and `bias` is {mlp}, which transformers rejects")))
-        }
+    if attention == mlp {
+        Ok(Biases { head: false, qkv: attention, out: attention, mlp })
+    } else {
+        Err(fields.error(format!("`qkv_bias` is {attention} and `bias` is {mlp}, which transformers rejects")))
     }
 }
 

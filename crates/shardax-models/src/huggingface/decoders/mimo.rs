@@ -72,9 +72,10 @@ fn mimo_experts(fields: &Fields, layers: usize) -> Result<ExpertsConfig> {
 /// Checks the fields of published files of MiMo-V2-Flash that the class in transformers does not read. Returns an error if a
 /// field differs from the model of this class.
 fn check_unread_fields(config: &DecoderConfig, fields: &Fields) -> Result<()> {
-    let rope_of = |layer| config.rope_of(layer).map_or(0.0, |rope| rope.base);
-    let (global, local) =
-        (config.windows.iter().position(Option::is_none), config.windows.iter().position(Option::is_some));
+    let first_layers =
+        [config.windows.iter().position(Option::is_none), config.windows.iter().position(Option::is_some)];
+    let [global_base, local_base] =
+        first_layers.map(|layer| layer.and_then(|layer| config.rope_of(layer)).map_or(0.0, |rope| rope.base));
     let kv_heads = config.kv_heads;
     let expected = [
         ("layernorm_epsilon", config.epsilon),
@@ -83,8 +84,8 @@ fn check_unread_fields(config: &DecoderConfig, fields: &Fields) -> Result<()> {
         ("swa_num_attention_heads", config.heads as f64),
         ("swa_num_key_value_heads", kv_heads.saturating_mul(2) as f64),
         ("partial_rotary_factor", ROTATED_SHARE),
-        ("rope_theta", global.map_or(0.0, rope_of)),
-        ("swa_rope_theta", local.map_or(0.0, rope_of)),
+        ("rope_theta", global_base),
+        ("swa_rope_theta", local_base),
         ("add_full_attention_sink_bias", 0.0),
         ("add_swa_attention_sink_bias", 1.0),
     ];

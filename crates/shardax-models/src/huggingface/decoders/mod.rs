@@ -228,10 +228,7 @@ fn window_of_all(fields: &Fields, layers: usize, window: Option<usize>) -> Resul
 /// Returns the windows of Qwen's models. If `use_sliding_window` is true, layers from `max_window_layers` on have one.
 fn qwen_windows(fields: &Fields, layers: usize) -> Result<Vec<Option<usize>>> {
     fields.skip(&["sliding_window"]);
-    let window = match fields.flag("use_sliding_window")? {
-        true => fields.size_opt("sliding_window")?,
-        false => None,
-    };
+    let window = if fields.flag("use_sliding_window")? { fields.size_opt("sliding_window")? } else { None };
     let first_layer = fields.number_or("max_window_layers", 0.0)?;
     windows(fields, layers, window, |layer| layer as f64 >= first_layer)
 }

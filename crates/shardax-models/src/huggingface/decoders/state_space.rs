@@ -400,10 +400,7 @@ fn nemotron_layers(fields: &Fields) -> Result<Vec<LayerType>> {
                 .collect::<Result<_>>()?,
             (None, None) => vec![LayerType::Space, LayerType::Experts, LayerType::Attention, LayerType::Mlp],
         };
-    match types.is_empty() {
-        true => Err(fields.error(format!("`{name}` has no layers"))),
-        false => Ok(types),
-    }
+    if types.is_empty() { Err(fields.error(format!("`{name}` has no layers"))) } else { Ok(types) }
 }
 
 /// Returns a decoder in which layers have neither attention nor an MLP.
@@ -471,10 +468,11 @@ fn expanded<'a>(fields: &Fields<'a>, name: &'a str, features: usize) -> Result<u
 
 /// Returns an error unless the heads have all features of a state space together.
 fn check_inner(fields: &Fields, heads: usize, head_dim: usize, inner: usize) -> Result<()> {
-    match heads.checked_mul(head_dim) == Some(inner) {
-        true => Ok(()),
-        false => Err(fields
-            .error(format!("{heads} heads of {head_dim} features do not make the {inner} features of a state space"))),
+    if heads.checked_mul(head_dim) == Some(inner) {
+        Ok(())
+    } else {
+        Err(fields
+            .error(format!("{heads} heads of {head_dim} features do not make the {inner} features of a state space")))
     }
 }
 

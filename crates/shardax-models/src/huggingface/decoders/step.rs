@@ -61,9 +61,10 @@ pub(super) fn read(fields: &Fields, _: &str) -> Read {
 fn entries<'a>(fields: &Fields<'a>, name: &'a str, layers: usize) -> Result<Option<&'a [serde_json::Value]>> {
     let Some(list) = fields.list_opt(name)? else { return Ok(None) };
     let added = fields.number_or("num_nextn_predict_layers", 0.0)? as usize;
-    match list.len() == layers || list.len() == layers.saturating_add(added) {
-        true => Ok(list.get(..layers)),
-        false => Err(fields.error(format!("`{name}` has {} entries for {layers} layers", list.len()))),
+    if list.len() == layers || list.len() == layers.saturating_add(added) {
+        Ok(list.get(..layers))
+    } else {
+        Err(fields.error(format!("`{name}` has {} entries for {layers} layers", list.len())))
     }
 }
 
@@ -121,8 +122,8 @@ fn heads_with_window(fields: &Fields, common: HeadSizes) -> Result<usize> {
 
 /// Sets the rotary positions of published files, which have lists with an entry for each layer.
 fn set_listed_positions(config: &mut DecoderConfig, fields: &Fields) -> Result<()> {
-    let list = |name: &'static str| entries(fields, name, config.layers);
-    let (bases, shares) = (list("rope_theta")?, list("partial_rotary_factors")?);
+    let bases = entries(fields, "rope_theta", config.layers)?;
+    let shares = entries(fields, "partial_rotary_factors", config.layers)?;
     let scaling = fields.object_opt("rope_scaling")?.filter(|about| !about.is_empty());
     // transformers reads the entries of the first layer of each type.
     let of_type = |is_local: bool| -> Result<Rope> {
@@ -186,9 +187,10 @@ fn check_layers(config: &DecoderConfig, fields: &Fields) -> Result<()> {
     let expected: serde_json::Map<_, _> = with_window
         .map(|layer| (layer.to_string(), serde_json::json!({ "num_attention_heads": config.heads_of(layer).heads })))
         .collect();
-    match value.as_object() == Some(&expected) {
-        true => Ok(()),
-        false => Err(fields.error("`per_layer_config` differs from `num_sliding_attention_heads`")),
+    if value.as_object() == Some(&expected) {
+        Ok(())
+    } else {
+        Err(fields.error("`per_layer_config` differs from `num_sliding_attention_heads`"))
     }
 }
 

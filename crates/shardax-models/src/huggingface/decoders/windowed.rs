@@ -32,9 +32,10 @@ pub(super) fn experts(fields: &Fields, kind: &str) -> Read {
     match kind {
         "flint" => {
             chosen.shared_hidden = Some(fields.size("shared_expert_intermediate_size")?);
-            chosen.dense_layers = match fields.has("mlp_only_layers") {
-                true => dense_layers(fields, layers)?,
-                false => (0..layers).map(|layer| layer < 2).collect(),
+            chosen.dense_layers = if fields.has("mlp_only_layers") {
+                dense_layers(fields, layers)?
+            } else {
+                (0..layers).map(|layer| layer < 2).collect()
             };
             config.sinks = true;
         }

@@ -288,7 +288,7 @@ impl MultiHeadAttention {
     #[track_caller]
     pub fn init_cache(&mut self, input_shape: impl IntoSizes, dtype: DType) {
         let input_shape = input_shape.into_sizes();
-        // Without keys of its own, the layer attends to the cache of another layer.
+        // A layer without keys attends to the cache of another layer.
         let Some(key) = &self.key else { return };
         // Keys can be values too.
         let value = self.value.as_ref().unwrap_or(key);

@@ -84,7 +84,7 @@ impl<L: Layer> WeightNorm<L> {
         for (key, p) in chosen.iter() {
             let dims = feature_dims(p, &self.feature_axes)?;
             let summed: Vec<i32> = (0..p.ndim()).filter(|d| !dims.contains(d)).map(|d| d as i32).collect();
-            // Only the direction of a kernel counts; the scales are parameters of their own.
+            // Only the direction of a kernel counts; the scales are separate parameters.
             let direction = l2_normalize(p, &summed, self.epsilon);
             let kernel = match self.scales.get(key) {
                 Some(scale) => {

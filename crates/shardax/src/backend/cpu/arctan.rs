@@ -87,8 +87,8 @@ fn arctan(x: &Array, coefficients: &[f64]) -> Array {
 pub(super) fn lower_quotient(cx: &mut Lowering, args: &[Value], out: &Aval) -> Result<Vec<Value>> {
     let dtype = out.dtype;
     cx.expand(args, |args| {
-        let wide = |x: &Array| if dtype.bits() < 32 { x.astype(DType::F32) } else { x.clone() };
-        Ok(vec![angle(&wide(&args[0]), &wide(&args[1])).astype(dtype)])
+        let [y, x] = [&args[0], &args[1]].map(|x| if dtype.bits() < 32 { x.astype(DType::F32) } else { x.clone() });
+        Ok(vec![angle(&y, &x).astype(dtype)])
     })
 }
 
@@ -116,12 +116,12 @@ fn angle(y: &Array, x: &Array) -> Array {
     let sum = coefficients.iter().rev().fold(&square * 0, |sum, coefficient| sum * &square + *coefficient);
     let correction = sum * &square * &t + error;
 
-    let is_negative = |number: &Array| bitcast_convert_type(number, integer).less(0);
-    let is_left = is_negative(x);
+    // The sign bit is also the sign of a zero.
+    let [is_left, is_below] = [x, y].map(|number| bitcast_convert_type(number, integer).less(0));
     // The multiple of π/2: 1 for steep angles, otherwise 2 for negative x.
     let turns = where_(&is_steep, 1.0, where_(&is_left, 2.0, 0.0)).astype(x.dtype());
     let is_subtracted = is_steep.not_equal(&is_left);
     let (t, correction) = (where_(&is_subtracted, -&t, &t), where_(&is_subtracted, -&correction, &correction));
     let result = (&turns * std::f64::consts::FRAC_PI_2 + t) + (turns * rest_of_half_pi + correction);
-    where_(is_negative(y), -&result, result)
+    where_(is_below, -&result, result)
 }

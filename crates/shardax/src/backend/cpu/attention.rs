@@ -58,7 +58,7 @@ fn by_kernel(of: &Attention, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -
     Ok(Some(y.into_iter().chain(results[1..outs.len()].iter().copied()).collect()))
 }
 
-/// Combines the given mask with the masks of segments and lengths; the kernel applies the window itself.
+/// Combines the caller's mask with the masks of segments and lengths. The kernel applies the window itself.
 #[cfg(feature = "cpu-kernels")]
 fn mask(x: &Operands) -> Option<Array> {
     let [query, key] = positions(x.queries(), x.keys());

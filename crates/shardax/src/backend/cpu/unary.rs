@@ -38,6 +38,7 @@ pub(super) fn lower(unary: &Unary, cx: &mut Lowering, args: &[Value], outs: &[Av
             _ => {}
         }
     }
+    // The plugin computes these operations with an integer exponent, which is undefined for a constant NaN.
     if outs[0].dtype.is_complex()
         || !BY_EXPONENT.contains(&unary.name())
         || !cx.has_quirk("exponential-of-constant-nan")

@@ -132,7 +132,7 @@ impl ThreadState for Values<'_> {
                 "a part of scratch memory, or of a result that positions share, cannot be read or written on GPUs: its type is {}",
                 state[position].type_name()
             )
-            .help("read and write it as a whole, with `where_` for a part; or give each part a ref of its own"));
+            .help("read and write the entire ref, with `where_` for a part of it, or use a separate ref for each part"));
         }
         let old = state[position].clone();
         if eqn.primitive.as_any().is::<Swap>() {

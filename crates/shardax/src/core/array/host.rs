@@ -491,8 +491,11 @@ impl Array {
             return Err(err!(Runtime, "internal error: {element:?} in an array of integers; please report this"));
         };
         usize::try_from(number).map_err(|_| {
-            let wrong =
-                err!(Value, "an array of type {} has the element {number}, which is no usize", self.type_name());
+            let wrong = err!(
+                Value,
+                "an array of type {} has the element {number}, which does not fit in usize",
+                self.type_name()
+            );
             wrong.help(format!("read it as {}", self.dtype()))
         })
     }
@@ -636,7 +639,7 @@ fn put(bytes: &[u8], aval: Aval, to: Sharding, committed: bool) -> Result<Array>
 pub(super) fn check_bytes(bytes: &[u8], aval: &Aval) -> Result<()> {
     let need = aval.byte_size()?;
     if bytes.len() != need {
-        return Err(err!(Value, "an array {aval} has {need} bytes, but {} were given", bytes.len())
+        return Err(err!(Value, "an array {aval} has {need} bytes, but got {}", bytes.len())
             .help("pass as many elements as the product of the shape, in the machine's byte order"));
     }
     // The largest valid byte, and the first byte that represents a negative number: its sign bit fills the bits above.

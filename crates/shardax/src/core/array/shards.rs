@@ -180,7 +180,10 @@ impl Array {
         let mut shards = self.addressable_shards()?;
         if i >= shards.len() {
             let wrong = err!(Index, "shard {i} is out of range: the array has {} addressable shards", shards.len());
-            return Err(wrong.help("shards are counted from 0, on this process's devices alone")).at_caller();
+            return Err(wrong.help(
+                "use an index below that number: shards are counted from 0, and only on this process's devices",
+            ))
+            .at_caller();
         }
         Ok(shards.swap_remove(i).data)
     }

@@ -1,6 +1,7 @@
 //! Lowering: writing a program as StableHLO text with `sdy` shardings.
 //!
-//! Operations are written in MLIR's generic form, which is the same for all of them.
+//! Operations are written in MLIR's generic form, because all operations share its syntax, so that a primitive needs no
+//! printer.
 
 mod attr;
 mod expand;
@@ -55,7 +56,7 @@ struct ValueInfo {
     origin: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// The body of an operation's region; made by [`Lowering::region`].
+/// The body of an operation's region, which [`Lowering::region`] writes.
 pub struct Region(String);
 
 /// The text being written, to which a primitive's [`lower`](crate::primitive::Primitive::lower) adds its operations.

@@ -434,8 +434,9 @@ pub(crate) fn infer(primitive: &dyn Primitive, args: &[Aval]) -> Result<SmallVec
         );
     }
     if let Some(key) = outs.iter().find(|aval| aval.dtype.is_key() && !primitive.accepts_keys()) {
-        return Err(err!(Type, "{} cannot make random keys, asked for {key}", primitive.name())
-            .help("make keys with `random::key` or `random::split`, or of uint32 words with `random::wrap_key_data`"));
+        return Err(err!(Type, "{} cannot create random keys, but one result has type {key}", primitive.name()).help(
+            "create keys with `random::key` or `random::split`, or from uint32 words with `random::wrap_key_data`",
+        ));
     }
     assign(primitive, args, &mut outs).map_err(Error::anywhere)?;
     for out in &outs {

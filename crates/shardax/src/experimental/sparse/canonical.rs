@@ -85,7 +85,7 @@ impl BCOO {
                     "transpose of a sparse array of {} dimensions, {n} of them sparse, got the order {axes:?}",
                     self.ndim()
                 )
-                .help("name each dimension once, and the sparse dimensions before the dense ones"));
+                .help("name each dimension only once, and the sparse dimensions before the dense ones"));
             }
             let (sparse, dense) = order.split_at(n);
             let columns = column_arrays(&self.indices);
@@ -160,7 +160,8 @@ impl BCOO {
 fn distinct_axes(axes: &[i32], ndim: usize) -> Result<Vec<usize>> {
     let dims: Vec<usize> = axes.iter().map(|&d| normalize_axis(d as isize, ndim)).collect::<Result<_>>()?;
     if dims.iter().enumerate().any(|(i, d)| dims[..i].contains(d)) {
-        Err(err!(Value, "the dimensions {axes:?} of a sparse array name one twice").help("name each dimension once"))
+        Err(err!(Value, "the dimensions {axes:?} of a sparse array name one twice")
+            .help("name each dimension only once"))
     } else {
         Ok(dims)
     }

@@ -246,7 +246,7 @@ impl Symbols {
     }
 
     fn unfit(&self, size: &Size, have: usize) -> Error {
-        err!(Value, "a size of {have} where the function takes {}", size.text(&self.names))
+        err!(Value, "a size of {have} where the function was exported for {}", size.text(&self.names))
             .help("call it with arrays of sizes that fit, or export it for others")
     }
 }

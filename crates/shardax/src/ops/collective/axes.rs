@@ -101,7 +101,7 @@ impl Axes {
         for &name in names {
             let axis = axis_env::lookup(name, operation)?;
             if axes.names.contains(&name) {
-                return Err(err!(Value, "{operation} got the axis {name:?} twice").help("name each axis once"));
+                return Err(err!(Value, "{operation} got the axis {name:?} twice").help("name each axis only once"));
             }
             axes.names.push(name);
             axes.size *= axis.size;

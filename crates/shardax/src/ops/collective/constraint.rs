@@ -194,8 +194,8 @@ fn constrain_like(x: &Array, like: &ShardingLike, what: &str) -> Result<Array> {
         _ if what != CONSTRAINT => Ok(x),
         None => Ok(x),
         Some(RequestedLayout::As(known)) => Ok(layout_constraint::constrain(&x, known.get())),
-        Some(RequestedLayout::Auto) => Err(err!(Value, "{what} takes a layout or none, and got Layout.AUTO")
-            .help("leave the layout out: inside of a program the compiler chooses it")),
+        Some(RequestedLayout::Auto) => Err(err!(Value, "{what} needs a known layout or none, got `Layout::AUTO`")
+            .help("leave the layout out, because the compiler chooses it inside a program")),
     }
 }
 

@@ -60,7 +60,7 @@ fn exchange(operand: &Array, output: &Array, slices: &RaggedSlices<'_>, axis: im
     output.check()?;
     if axis.groups().is_some() {
         return Err(err!(NotImplemented, "ragged_all_to_all does not support axis_index_groups")
-            .help("exchange over whole axes of the mesh"));
+            .help("exchange over entire axes of the mesh"));
     }
     let names = axis.into_axis_names();
     let size = axis_size(&names[..])?;

@@ -285,6 +285,7 @@ impl ScanOptions {
                 }
             }
         }
+        // Both errors below list the sizes of all arrays, because the wrong one is not known.
         let list = sizes.iter().map(|s| s.to_string()).collect::<Vec<_>>().join(", ");
         if sizes.windows(2).any(|w| w[0] != w[1]) {
             return Err(err!(Value, "scan got values with different leading axis sizes: {list}")

@@ -289,7 +289,7 @@ pub fn power(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 }
 
 /// An integer array to the power of an integer array, by squaring. As in JAX only the exponent's last six bits count:
-/// with more, all but powers of 0 and 1 overflow. Negative exponents give meaningless results.
+/// with more, all but powers of 0 and 1 overflow. Results for negative exponents are meaningless.
 fn integer_power(x: &Array, y: &Array) -> Result<Array> {
     let args = promote_args_to("pow", &[x, y], counted)?;
     let (mut base, mut exponent) = (strip_weak_type(args[0].clone()), strip_weak_type(args[1].clone()));
@@ -457,8 +457,9 @@ impl Array {
     #[track_caller]
     pub fn astype(&self, dtype: DType) -> Array {
         if dtype == DType::Float0 {
-            let e = err!(Type, "an array of type {} cannot be converted to float0", self.type_name())
-                .help("float0 is the type of gradients of what is not differentiable; use DType::Bool");
+            let e = err!(Type, "an array of type {} cannot be converted to float0", self.type_name()).help(
+                "float0 is the type of gradients of values that are not differentiable; use `DType::Bool` instead",
+            );
             return Array::from_result(Err(e), self);
         }
         convert(self, dtype, false)

@@ -200,23 +200,29 @@ fn eliminate(args: &[Array]) -> Result<Array> {
     }
     let rank = args[1].ndim();
     // The rows come first, so that scans run over them; the diagonals broadcast over the columns of the right side.
-    let rows = |x: &Array| x.moveaxis(rank as i32 - 1, 0);
-    let [dl, d, du] = [&args[0], &args[1], &args[2]].map(|x| rows(&x.expand_dims(-1)));
-    let b = rows(&args[3]);
-    let forward = |(upper, right): (Array, Array), (dl, d, du, b): (Array, Array, Array, Array)| {
-        let pivot = d - &dl * upper;
-        let (upper, right) = (du / &pivot, (b - dl * right) / pivot);
-        ((upper.clone(), right.clone()), (upper, right))
-    };
+    let [dl, d, du] = [&args[0], &args[1], &args[2]].map(|x| x.expand_dims(-1).moveaxis(rank as i32 - 1, 0));
+    let b = args[3].moveaxis(rank as i32 - 1, 0);
     let first = (zeros_like(d.get(0)), zeros_like(b.get(0)));
     // The first row has no row above, whatever is stored there.
     let dl = dl.at(0).set(0);
-    let (_, (upper, right)) = scan(forward, first.clone(), (dl, d, du, b))?;
-    let backward = |next: Array, (upper, right): (Array, Array)| {
-        let x = right - upper * next;
-        (x.clone(), x)
-    };
+    let (_, (upper, right)) = scan(eliminate_row, first.clone(), (dl, d, du, b))?;
     let upper = upper.at(-1).set(0);
-    let (_, x) = ScanOptions::new().reverse(true).scan(backward, first.1, (upper, right))?;
+    let (_, x) = ScanOptions::new().reverse(true).scan(substitute_row, first.1, (upper, right))?;
     Ok(x.moveaxis(0, rank as i32 - 1))
+}
+
+/// Eliminates the lower diagonal from a row, given the upper diagonal and the right side of the row above.
+fn eliminate_row(
+    (upper, right): (Array, Array),
+    (dl, d, du, b): (Array, Array, Array, Array),
+) -> ((Array, Array), (Array, Array)) {
+    let pivot = d - &dl * upper;
+    let (upper, right) = (du / &pivot, (b - dl * right) / pivot);
+    ((upper.clone(), right.clone()), (upper, right))
+}
+
+/// Solves a row, given the solution of the row below.
+fn substitute_row(next: Array, (upper, right): (Array, Array)) -> (Array, Array) {
+    let x = right - upper * next;
+    (x.clone(), x)
 }

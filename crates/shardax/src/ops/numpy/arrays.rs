@@ -372,7 +372,8 @@ fn insert_at_traced(x: &Array, places: &Array, values: &Array, axis: usize) -> R
     values.check()?;
     let places = places.broadcast_to(&[count]);
     let order = places.argsort(0);
-    // The sorted values have these indices in the result. All other entries are those of `x` in their order.
+    // These are the indices of the sorted values in the result. All other entries are the elements of `x` in their
+    // order.
     let of_values = places.take(&order, 0) + lax::iota(places.dtype(), &[count], 0);
     let is_value = filled(&[n + count], Scalar::Bool(false), DType::Bool).at(&of_values).set(true);
     let values_before = convert(&is_value, places.dtype(), false).cumsum(0);

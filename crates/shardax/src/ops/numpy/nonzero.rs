@@ -13,7 +13,7 @@ use crate::ops::primitive::gather::wide;
 use crate::ops::primitive::reduce::highest;
 use crate::shape::IntoSizes;
 
-/// Returns the given size, or otherwise counts: outside of `jit`, the size can be read from the values.
+/// Returns the requested size; otherwise counts the elements: outside of `jit`, the size can be read from the values.
 pub(crate) fn size_or_count(name: &str, given: Option<usize>, count: impl FnOnce() -> Array) -> Result<usize> {
     if let Some(size) = given {
         return if size < i32::MAX as usize {

@@ -328,12 +328,14 @@ pub fn gradient(x: impl ArrayLike, dx: impl ArrayLike, axis: impl AxisNumber) ->
             let coordinates = dx.expand_dims((1..(x.ndim() - axis) as i32).collect::<Vec<_>>());
             let steps = difference(&coordinates, 1..n, 0..n - 1, 0);
             let slopes = difference(&x, 1..n, 0..n - 1, axis) / &steps;
-            let part = |array: &Array, start, end, axis| lax::slice_in_dim(array, start, end, axis);
-            let (before, after) = (part(&steps, 0, n - 2, 0), part(&steps, 1, n - 1, 0));
+            let (before, after) = (lax::slice_in_dim(&steps, 0, n - 2, 0), lax::slice_in_dim(&steps, 1, n - 1, 0));
             // The mean of the two slopes, in which the closer neighbor has more weight.
-            let inner = part(&slopes, 0, n - 2, axis) * &after + part(&slopes, 1, n - 1, axis) * &before;
+            let inner = lax::slice_in_dim(&slopes, 0, n - 2, axis) * &after
+                + lax::slice_in_dim(&slopes, 1, n - 1, axis) * &before;
             let inner = inner / (before + after);
-            return Ok(lax::concatenate(&[part(&slopes, 0, 1, axis), inner, part(&slopes, n - 2, n - 1, axis)], axis));
+            let (first, last) =
+                (lax::slice_in_dim(&slopes, 0, 1, axis), lax::slice_in_dim(&slopes, n - 2, n - 1, axis));
+            return Ok(lax::concatenate(&[first, inner, last], axis));
         }
         let inner = difference(&x, 2..n, 0..n - 2, axis) * 0.5 / &dx;
         let at_start = difference(&x, 1..2, 0..1, axis) / &dx;

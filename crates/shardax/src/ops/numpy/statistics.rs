@@ -151,8 +151,8 @@ pub(super) fn position_dtype(dtype: DType, count: usize) -> DType {
 /// even if it is infinite, because infinity times 0 is NaN.
 #[track_caller]
 pub(super) fn interpolate(low: &Array, high: &Array, fraction: &Array) -> Array {
-    let wide = |x: &Array| convert(x, fraction.dtype(), x.weak_type());
-    let between = wide(low) * (1.0 - fraction) + wide(high) * fraction;
+    let [wide_low, wide_high] = [low, high].map(|x| convert(x, fraction.dtype(), x.weak_type()));
+    let between = wide_low * (1.0 - fraction) + wide_high * fraction;
     let between = convert(&between, low.dtype(), low.weak_type());
     where_(fraction.equal(0), low, between)
 }

@@ -321,7 +321,7 @@ impl Primitive for Call {
         let known_count = operands.len();
         operands.extend(cts.iter().flatten().cloned());
         let types: Vec<Aval> = operands.iter().map(Array::aval).collect();
-        // The transpose depends on which operands are linear, which cotangents are zero, and what is logged.
+        // The transpose depends on which operands are linear, which cotangents are zero, and which values are logged.
         let marks = (&is_linear, &has_ct, &types, backward_logs::are_received());
         let (callee, has, layout) = memo::derived_of_callee(
             "transpose",

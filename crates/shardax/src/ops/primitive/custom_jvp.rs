@@ -29,11 +29,11 @@ pub(crate) enum RuleId {
     /// A function of this type at this address (0 for one that captures nothing, which its type identifies), for
     /// arguments of this structure. The rule that it identifies keeps the function alive.
     Function(TypeId, usize, Box<TreeDef>),
-    /// That rule, with `count` values passed through.
+    /// The rule of the function with `count` additional values, which it returns unchanged.
     Threaded { of: Box<RuleId>, count: usize },
     /// The derivative of that rule.
     Derived { of: Box<RuleId> },
-    /// That rule, batched over an axis.
+    /// The rule, batched over an axis.
     Batched { of: Box<RuleId>, size: usize, name: Option<AxisName>, spmd_names: SmallVec<[AxisName; 2]>, dims: Dims },
 }
 
@@ -129,7 +129,7 @@ pub(crate) fn check_types(what: &str, arrays: &[Array], avals: &[Aval]) -> Resul
                 "{what}: expected {aval} but got {}, of another sharding (array {i})",
                 array.type_name()
             )
-            .help("reshard every output of the rule to the sharding of the value that it stands for, with `reshard(x, spec)`"));
+            .help("reshard every output of the rule to the sharding of the value that it replaces, with `reshard(x, spec)`"));
         }
     }
     Ok(())

@@ -71,7 +71,7 @@ pub(super) fn accumulated_in(name: &str, operand: &Aval, preferred: Option<DType
     Ok(preferred)
 }
 
-/// The operand whose dtype a product has by default. Operands of two float8 dtypes give the dtype with the larger
+/// The operand whose dtype a product has by default. For operands of two float8 dtypes, it is the dtype with the larger
 /// numbers.
 fn wider<'a>(l: &'a Aval, r: &'a Aval) -> &'a Aval {
     if largest_number(r) > largest_number(l) { r } else { l }

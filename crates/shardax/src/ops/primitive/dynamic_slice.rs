@@ -1,6 +1,6 @@
 //! Reading and writing a block at a computed position: start indices are operands, sizes are constants.
 //!
-//! Start indices are clamped so that the block lies inside, as XLA does.
+//! Start indices are clamped so that the block is inside the operand, as in XLA.
 
 use smallvec::{SmallVec, smallvec};
 

@@ -113,7 +113,7 @@ pub(crate) fn spread(cx: &mut Lowering, args: &[Value], shape: &[usize]) -> Smal
         .collect()
 }
 
-/// Batches an elementwise operation: moves the batch axes to one position, and gives operands one rank.
+/// Batches an elementwise operation: moves the batch axes to one position, and expands the operands to one rank.
 pub(crate) fn batch(
     axis: &BatchAxis,
     args: &[Array],

@@ -27,7 +27,7 @@ pub enum GatherScatterMode {
     /// Blocks out of bounds are read as a fill value, and writes to them are dropped.
     #[default]
     FillOrDrop,
-    /// The caller promises that all positions are in bounds; others give unspecified values.
+    /// The caller promises that all positions are in bounds. Otherwise the values are unspecified.
     PromiseInBounds,
 }
 

@@ -141,7 +141,7 @@ pub(crate) fn constrain(x: &Array, layout: &Layout) -> Array {
     }
     let tiled = x.concrete_ref().is_some() && !layout.tiling().is_empty();
     let result = if tiled {
-        Err(err!(Value, "with_layout_constraint of an array that has its values takes no tiles. Got {layout}")
+        Err(err!(Value, "with_layout_constraint of an array with values cannot have tiles, got {layout}")
             .help("place it with `device_put(x, Format::new(layout, &sharding))`"))
     } else {
         Ok(LayoutConstraint { layout: KnownLayout::new(layout) }.apply(x))

@@ -128,6 +128,7 @@ impl Primitive for Qr {
         let lower = w.tril(-1);
         let mut omega = &lower - adjoint(&lower);
         if w.dtype().is_complex() {
+            // Keeps the diagonal of `r` real.
             let diagonal = IMAG.apply(&(&w * eye_like(&w, k)));
             omega = omega + lax::complex(&zeros_like(&diagonal), &diagonal);
         }
@@ -135,6 +136,7 @@ impl Primitive for Qr {
         let dq = x - product(q, &upper);
         let mut dr = product(&upper, &r_square);
         if m < n {
+            // The remaining columns of a wide matrix, by the product rule.
             let [a, da] = [a, da].map(|x| lax::slice_in_dim(x, m, n, -1));
             let remaining = product(&adjoint(&dq), &a) + product(&adjoint(q), &da);
             dr = lax::concatenate(&[dr, remaining], -1);

@@ -206,7 +206,7 @@ fn reduced(name: &str, axes: &[usize], x: &Aval) -> Result<Shape> {
     }
     if let Some((i, a)) = axes.iter().enumerate().find(|(i, a)| axes[..*i].contains(a)) {
         return Err(err!(Value, "duplicate axis {a} in the axes {axes:?} of {name}, for {x}")
-            .help(format!("name each dimension once: leave entry {i} out")));
+            .help(format!("name each dimension only once: leave entry {i} out")));
     }
     Ok((0..x.rank()).filter(|d| !axes.contains(d)).map(|d| x.shape[d]).collect())
 }

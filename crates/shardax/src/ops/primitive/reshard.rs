@@ -415,7 +415,7 @@ fn reshard_leaf(x: &Array, like: &ShardingLike) -> Result<Array> {
     let aval = x.aval();
     if aval.sharding().is_some_and(|typed| typed.mesh().is_all(AxisType::Manual)) {
         return Err(err!(Value, "reshard cannot move a value of type {aval} inside of a shard_map over all axes")
-            .help("sum what is unreduced with `psum`, and cast with `pcast_to`"));
+            .help("sum unreduced values with `psum`, and cast the others with `pcast_to`"));
     }
     // Without explicit axes on either side, types contain no sharding that could change.
     if !to.mesh().has_explicit() && aval.sharding().is_none() {

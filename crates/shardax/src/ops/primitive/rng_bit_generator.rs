@@ -71,7 +71,7 @@ impl Primitive for RngBitGenerator {
         if !self.dtype.is_integer() || self.dtype.is_signed() || self.dtype.is_narrow() {
             return Err(err!(
                 Type,
-                "rng_bit_generator makes unsigned integers of 8 to 64 bits, asked for {}",
+                "rng_bit_generator generates unsigned integers of 8 to 64 bits, got {}",
                 self.dtype
             ));
         }

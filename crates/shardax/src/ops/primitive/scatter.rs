@@ -159,11 +159,10 @@ impl Scatter {
     /// Writes an operation whose index vectors are empty, so that all updates go to one position. The operand gets a first
     /// dimension of size 1, in which the position is 0.
     fn write_at_zero(&self, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
-        let after_first = |dims: &[usize]| dims.iter().map(|d| d + 1).collect::<Vec<_>>();
         let dims = ScatterDimensionNumbers {
-            inserted_window_dims: [&[0], after_first(&self.dims.inserted_window_dims).as_slice()].concat(),
+            inserted_window_dims: [&[0], shifted_by_one(&self.dims.inserted_window_dims).as_slice()].concat(),
             scatter_dims_to_operand_dims: vec![0],
-            operand_batching_dims: after_first(&self.dims.operand_batching_dims),
+            operand_batching_dims: shifted_by_one(&self.dims.operand_batching_dims),
             ..self.dims.clone()
         };
         let positions = &cx.shape(args[1])[..cx.shape(args[1]).len() - 1];
@@ -432,4 +431,9 @@ fn zero_unless(which: &Array, x: &Array) -> Array {
 
 fn zeros_if_none(t: Option<Array>, like: &Array) -> Array {
     t.unwrap_or_else(|| Array::zeros_of(&like.aval().strip_weak_type()))
+}
+
+/// Returns the dimensions after a new first dimension is inserted.
+fn shifted_by_one(dims: &[usize]) -> Vec<usize> {
+    dims.iter().map(|d| d + 1).collect()
 }

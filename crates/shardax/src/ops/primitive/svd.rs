@@ -242,7 +242,7 @@ impl Primitive for Svd {
                 NotImplemented,
                 "Singular value decomposition JVP not implemented for full matrices that are not square"
             )
-            .help("differentiate `svd`, which gives as many columns as there are singular values"));
+            .help("differentiate `svd`, which returns as many columns as there are singular values"));
         }
         let k = m.min(n);
         let (uh, v) = (adjoint(u), adjoint(vh));

@@ -31,7 +31,7 @@ pub(crate) fn pad(cx: &mut Lowering, x: Value, dims: impl Iterator<Item = (usize
 }
 
 /// The maximum size.
-const MAX: usize = u32::MAX as usize;
+const MAX_SIZE: usize = u32::MAX as usize;
 
 /// Returns the extent of `n` elements with distance `by`, in a type that no size can overflow.
 fn dilate(n: usize, by: usize) -> i128 {
@@ -56,15 +56,15 @@ impl WindowDim {
             .help("sizes, strides and dilations of a window are positive"));
         }
         if let Some(large) =
-            [window, self.stride, self.base_dilation, self.window_dilation].into_iter().find(|&v| v > MAX)
+            [window, self.stride, self.base_dilation, self.window_dilation].into_iter().find(|&v| v > MAX_SIZE)
         {
             bail!(Value, "{name} got a window with the size, stride or dilation {large}, which is too large");
         }
-        // 128 bits cannot overflow, because the factors are at most `MAX`.
+        // 128 bits cannot overflow, because the factors are at most `MAX_SIZE`.
         let padded = dilate(n, self.base_dilation) + self.low as i128 + self.high as i128;
         let span = dilate(window, self.window_dilation);
         let count = if padded < span { 0 } else { (padded - span) / self.stride as i128 + 1 };
-        if count > MAX as i128 {
+        if count > MAX_SIZE as i128 {
             bail!(Value, "{name} gives a dimension of size {count}, which is too large");
         }
         Ok(count as usize)

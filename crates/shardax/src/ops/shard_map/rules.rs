@@ -107,7 +107,7 @@ impl Primitive for ShardMap {
             if block_type.shape != block.shape || block_type.dtype != block.dtype {
                 return Err(err!(
                     Type,
-                    "shard_map operand {i} of type {arg} gives blocks {block_type}, but the body takes {block}"
+                    "shard_map operand {i} of type {arg} has blocks of type {block_type}, but the body was traced for {block}"
                 ));
             }
         }

@@ -94,7 +94,7 @@ impl Swap {
     pub fn write(&self, args: &[Array], value: &mut Array) -> Result<Array> {
         let Access { place, padded, masked, .. } = &self.access;
         let roomy = self.access.padded_to_block(value);
-        let (new, operands) = args.split_first().ok_or_else(|| err!(Type, "swap takes a value"))?;
+        let (new, operands) = args.split_first().ok_or_else(|| err!(Type, "swap needs a value to store"))?;
         let (positions, mask) = operands.split_at(place.operand_count());
         // Masked elements keep their previous value.
         let old = place.read(&roomy, positions);

@@ -18,7 +18,7 @@ mod ref_index;
 mod refs;
 mod threaded;
 
-/// The first number of refs made by `new_ref`. Refs of a kernel are numbered from 0.
+/// The first number of refs that `new_ref` creates. Refs of a kernel are numbered from 0.
 const FIRST_REF_NUMBER: usize = usize::MAX / 2;
 
 pub(crate) use access::{Access, Get, Swap};

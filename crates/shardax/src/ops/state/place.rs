@@ -52,7 +52,7 @@ impl Place {
         items.splice(ellipsis..(ellipsis + 1).min(items.len()), full.take(shape.len() - count));
         if items.iter().any(is_ellipsis) {
             return Err(err!(Index, "an index can only have a single ellipsis")
-                .help("write `..` for each dimension that the second ellipsis stands for"));
+                .help("write `..` for each dimension that the second ellipsis replaces"));
         }
         let (mut entries, mut operands) = (Vec::new(), Vec::new());
         for (item, &size) in items.into_iter().zip(shape) {

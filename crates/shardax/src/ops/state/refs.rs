@@ -171,8 +171,9 @@ impl Ref {
     fn mark_frozen(&self, at: &'static Location<'static>) -> Result<()> {
         let frozen = match &self.storage {
             Storage::Kernel => {
-                return Err(err!(Value, "a kernel's ref of type {} cannot be frozen", self.aval)
-                    .help("read it with `get()`, and write what is to leave the kernel to the ref of an output"));
+                return Err(err!(Value, "a kernel's ref of type {} cannot be frozen", self.aval).help(
+                    "read it with `get()`, and write values that should leave the kernel to the ref of an output",
+                ));
             }
             Storage::Trace(trace, frozen) if recording_trace() == Some(*trace) => frozen,
             Storage::Cell(_, frozen) if recording_trace().is_none() => frozen,
@@ -195,13 +196,17 @@ impl Ref {
     }
 
     fn check(&self) -> Result<()> {
+        // A ref belongs to the kernel or function that created it, because its state exists only while that is traced.
         let foreign = current_scope() != self.scope;
         match &self.storage {
-            Storage::Kernel if foreign => {
-                Err(err!(Leak, "a ref of type {} was used outside of the kernel that it was given to", self.aval).help(
-                    "use it inside of that kernel only: what is to leave a kernel is written to the ref of an output",
-                ))
-            }
+            Storage::Kernel if foreign => Err(err!(
+                Leak,
+                "a ref of type {} was used outside of the kernel that it was given to",
+                self.aval
+            )
+            .help(
+                "use it only inside that kernel, and write values that should leave the kernel to the ref of an output",
+            )),
             Storage::Kernel => Ok(()),
             Storage::Trace(_, frozen) | Storage::Cell(_, frozen) if frozen.get().is_some() => {
                 Err(self.used_after(frozen))
@@ -417,7 +422,7 @@ fn broadcast(what: &str, value: &Array, part: &Aval) -> Result<Array> {
             value.type_name(),
             part.shape.as_slice()
         )
-        .help("pass a value whose dimensions equal those of the part, or are 1"));
+        .help("pass a value whose dimensions equal the dimensions of the part, or are 1"));
     }
     Ok(value.broadcast_to(&part.shape))
 }

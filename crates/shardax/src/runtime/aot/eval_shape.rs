@@ -148,7 +148,7 @@ impl Tracer {
 
     /// Returns the error for an array without values that is used as a value.
     pub(crate) fn has_no_values(&self) -> Error {
-        err!(Type, "an array of type {} that stands for its type alone (shape_dtype_struct) has no values", self.aval)
+        err!(Type, "an array of type {} that is only a type (shape_dtype_struct) has no values", self.aval)
             .help("use it as an argument of `lower` or `eval_shape`")
     }
 }

@@ -1,4 +1,4 @@
-//! Matrices made by a rule from numbers or vectors.
+//! Matrices that a rule builds from numbers or vectors.
 
 use std::f64::consts::PI;
 

@@ -23,8 +23,8 @@ use crate::shape::broadcast_shapes;
 const NAME: &str = "stats::multivariate_normal::logpdf";
 
 /// Returns the logarithm of the probability density at vectors `x`, `[..., n]`, for means of `[..., n]`. Covariances
-/// are matrices `[..., n, n]`, or a number, which is the variance of every element. With a scalar mean, the
-/// distribution is one of numbers.
+/// are matrices `[..., n, n]`, or a number, which is the variance of every element. If the mean is a scalar, every
+/// element of `x` is a point.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -503,7 +503,7 @@ pub(crate) fn warn_if_alone() {
         (None, None) => return,
     };
     warning::warn(
-        &format!("{situation} runs alone"),
+        &format!("{situation} runs without the other processes"),
         "call `shardax::distributed::initialize()` first in `main`, to run with the others",
     );
 }

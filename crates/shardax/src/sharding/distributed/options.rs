@@ -268,7 +268,7 @@ impl Options {
                 Err(error) => Err(Error::from(error).help("name a folder that all hosts see and may write to")),
             },
             _ => Err(err!(Value, "invalid address {address:?} of the coordinator: expected `file:` and the path of a folder that all hosts see")
-                .help("such as `file:/shared/jobs/17`. shardax has no server that listens at a host and port as JAX's does: `Options::store` takes a client of one that you run, such as etcd or Redis")),
+                .help("pass an address such as `file:/shared/jobs/17`. Unlike JAX, shardax has no server that listens at a host and port; if you run one, such as etcd or Redis, pass its client to `Options::store`")),
         }
     }
 }

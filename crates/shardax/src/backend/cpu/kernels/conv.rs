@@ -70,9 +70,10 @@ impl Conv<'_> {
         if is_filter_gradient {
             let [images, features, outputs] = [lhs.shape[conv.lhs[1]], lhs.shape[conv.lhs[0]], rhs.shape[conv.rhs[0]]];
             let spatial = [spatial(&out.shape, &conv.out), spatial(&rhs.shape, &conv.rhs)];
-            return Some(match self.is_winograd(spatial, images, [features, outputs]) {
-                true => filter_window::WINOGRAD_GRADIENT,
-                false => filter_window::TARGET,
+            return Some(if self.is_winograd(spatial, images, [features, outputs]) {
+                filter_window::WINOGRAD_GRADIENT
+            } else {
+                filter_window::TARGET
             });
         }
         let [features, outputs] = [lhs.shape[conv.lhs[1]], rhs.shape[conv.rhs[0]]];
@@ -95,9 +96,10 @@ impl Conv<'_> {
         // A plane has as many more elements than outputs as the filter reaches.
         let reaches_far = (0..conv.window.len()).any(|i| {
             let (w, is_gradient) = (conv.window[i], conv.batch_group_count > 1);
-            let [outputs, elements] = match is_gradient {
-                true => [rhs.shape[conv.rhs[i + 2]], out.shape[conv.out[i + 2]]],
-                false => [out.shape[conv.out[i + 2]], rhs.shape[conv.rhs[i + 2]]],
+            let [outputs, elements] = if is_gradient {
+                [rhs.shape[conv.rhs[i + 2]], out.shape[conv.out[i + 2]]]
+            } else {
+                [out.shape[conv.out[i + 2]], rhs.shape[conv.rhs[i + 2]]]
             };
             let [between_outputs, between_elements] =
                 if is_gradient { [w.window_dilation, w.stride] } else { [w.stride, w.window_dilation] };
@@ -225,8 +227,5 @@ pub(super) fn order(spec: &Spec, first: usize) -> Vec<usize> {
 
 /// The dimensions of an image: the batch, then its channels first or last, and where missing spatial dimensions are inserted.
 pub(super) fn image_order(spec: &[usize], is_channels_first: bool) -> (Vec<usize>, usize) {
-    match is_channels_first {
-        true => (spec.to_vec(), 2),
-        false => ([&spec[..1], &spec[2..], &spec[1..2]].concat(), 1),
-    }
+    if is_channels_first { (spec.to_vec(), 2) } else { ([&spec[..1], &spec[2..], &spec[1..2]].concat(), 1) }
 }

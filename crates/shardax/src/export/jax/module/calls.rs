@@ -24,7 +24,10 @@ impl<'a> Writer<'a> {
                 match (self.dictionary.string(name)?, self.dictionary.attribute(value)?) {
                     ("k", Attribute::Int(_, k)) => named.push(("k", Attribute::Count(k))),
                     ("largest", Attribute::Int(_, 0) | Attribute::Bool(false)) => {
-                        return Err(err!(NotImplemented, "the program takes the smallest elements, which is not read"));
+                        return Err(err!(
+                            NotImplemented,
+                            "the program selects the smallest elements, which shardax cannot read"
+                        ));
                     }
                     _ => {}
                 }

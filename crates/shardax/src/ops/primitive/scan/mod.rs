@@ -77,8 +77,8 @@ impl Scan {
         roles
     }
 
-    /// Splits the body into its non-linear and its linear part. Also marks the operands that have a tangent in the loop: a carry
-    /// has a tangent if any step gives it one, so the split is repeated until no further carry gets one.
+    /// Splits the body into its non-linear and its linear part. Also marks the operands that have a tangent in the
+    /// loop: a carry has a tangent if any step adds one, so the split is repeated until no further carry has one.
     fn split_body(&self, tangents: &[Option<Array>]) -> Result<(Split, Vec<bool>)> {
         let (nc, nk, in_roles) = (self.num_consts, self.num_carry, self.in_roles());
         let mut nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
@@ -303,7 +303,7 @@ impl Primitive for Scan {
         let (scan, args) = self.fit(args)?;
         let (nc, nk) = (scan.num_consts, scan.num_carry);
         let (in_roles, out_roles) = (scan.in_roles(), scan.out_roles());
-        // A carry has a tangent if any step gives it one.
+        // A carry has a tangent if any step adds one.
         let mut nonzero: Vec<bool> = tangents.iter().map(Option::is_some).collect();
         let search = memo::search();
         let (body, has) = loop {

@@ -127,9 +127,10 @@ fn rest_of_small_parameter(a: &Array, b: &Array, x: &Array, usable: &Array) -> R
     let (a, x) = (where_(&is_small, a, VANISHING_PARAMETER / 2.0), where_(&is_small, x, 0.0005));
     let b = where_(&is_small, b, 1);
     // log(Γ(a + b + 1) / Γ(b + 1)) - log(Γ(a + 1)) to the third power of `a`.
-    let order = |n: f64| POLYGAMMA.apply(&constant(n, &a).broadcast_to(a.shape()), &(&b + 1));
-    let (first, second) = (DIGAMMA.apply(&(&b + 1)) + EULER, order(1.0) - PI * PI / 6.0);
-    let third = order(2.0) + 2.0 * ZETA_OF_3;
+    let [trigamma, tetragamma] =
+        [1.0, 2.0].map(|n| POLYGAMMA.apply(&constant(n, &a).broadcast_to(a.shape()), &(&b + 1)));
+    let (first, second) = (DIGAMMA.apply(&(&b + 1)) + EULER, trigamma - PI * PI / 6.0);
+    let third = tetragamma + 2.0 * ZETA_OF_3;
     let log_gammas = &a * (first + &a * (second * 0.5 + &a * third * (1.0 / 6.0)));
     let log_power = &a * LOG.apply(&x) + log_gammas - LOG1P.apply(&(&a / &b));
     // Σ (1 - b)ₖ xᵏ / ((a + k) k!)

@@ -189,7 +189,7 @@ fn log_student_ratio_curve(k: &Array) -> Array {
     where_(is_large, series, direct)
 }
 
-/// Where `z²` is much larger than `k`, it can exceed the dtype.
+/// If `z²` is much larger than `k`, the value can exceed the dtype.
 fn log1p_square_over(z: &Array, k: &Array) -> Array {
     let size = ABS.apply(z);
     let is_far = size.greater(k * 1e5);

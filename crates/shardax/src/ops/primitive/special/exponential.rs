@@ -30,10 +30,11 @@ pub(crate) fn expm1(x: &Array) -> Array {
     let factorials: Vec<f64> = factorials.collect();
     let series = factorials.iter().rev().fold(constant(0.0, &r), |sum, coefficient| (sum + *coefficient) * &r);
     let exponential = &r + &r * series;
-    let power = |n: Array| bitcast_convert_type(&((n.astype(bits) + bias) << mantissa), x.dtype());
     // The largest n is one more than the largest exponent, so there are two factors; next to 1, small ones vanish.
     let half = (&n * 0.5).floor();
-    let y = (exponential + (1 - power(-n.minimum(f64::from(mantissa + 2))))) * power(half.clone()) * power(n - half);
+    let [inverse, factor, other_factor] = [-n.minimum(f64::from(mantissa + 2)), half.clone(), n - half]
+        .map(|n| bitcast_convert_type(&((n.astype(bits) + bias) << mantissa), x.dtype()));
+    let y = (exponential + (1 - inverse)) * factor * other_factor;
     // A number next to 0 is the result, with its sign.
     where_(ABS.apply(x).less(eps(x.dtype()) / 4.0) | is_nan, x, y)
 }

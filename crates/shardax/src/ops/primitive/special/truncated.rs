@@ -61,8 +61,8 @@ pub(crate) fn log_mass(a: &Array, b: &Array) -> Array {
     let is_tail = left | right;
     // In a tail, both probabilities may add up to 1, where the derivative of the logarithm is infinite. Any number that is not used
     // avoids that.
-    let unless_tail = |probability: Array| where_(&is_tail, 0.25, probability);
-    let center = (-unless_tail(cumulative(a)) - unless_tail(cumulative(&-b))).log1p();
+    let [below, above] = [cumulative(a), cumulative(&-b)].map(|probability| where_(&is_tail, 0.25, probability));
+    let center = (-below - above).log1p();
     where_(is_narrow, narrow, where_(&is_tail, tail, center))
 }
 
