@@ -209,7 +209,7 @@ const TABLE: &[Quirk] = &[
         name: "products-of-bytes",
         platforms: GPU,
         plugin: CUDA,
-        problem: "Triton's kernels return twice the products of operands of 8 bits, on an H100",
+        problem: "Triton's kernels give twice the products of operands of 8 bits, on an H100",
         file: "backend/gpu/dot.rs",
         test: "dot/dot_general_i8_to_i32 (reference value, on a GPU)",
     },
@@ -217,7 +217,7 @@ const TABLE: &[Quirk] = &[
         name: "products-that-change-axes",
         platforms: ALL,
         plugin: XLA_CPU,
-        problem: "the partitioner computes wrong rows of a batched product whose result is split over another axis",
+        problem: "the partitioner gives wrong rows of a batched product whose result is split over another axis",
         file: "ops/primitive/dot.rs",
         test: "products_whose_batches_change_axes_are_the_same",
     },
@@ -337,7 +337,7 @@ pub(super) fn has(platform: Platform, name: &str) -> bool {
     quirk.is_some_and(|quirk| quirk.platforms.contains(&platform)) && !DISABLED.contains(&name)
 }
 
-/// Returns the problem that occurs without the workaround of a quirk.
+/// Returns what goes wrong without the workaround of a quirk.
 pub(super) fn problem(name: &str) -> &'static str {
     TABLE.iter().find(|quirk| quirk.name == name).map_or("", |quirk| quirk.problem)
 }
