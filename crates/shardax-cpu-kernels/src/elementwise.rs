@@ -1,7 +1,8 @@
 //! Sines, cosines, tangents and logarithms.
 //!
-//! XLA (xla-cpu-pjrt 0.0.1) calls the C library for each of them. Here they are polynomials, which become vector instructions. Numbers for
-//! which the polynomials are not accurate, such as angles of more than a million, are left to the library.
+//! XLA (xla-cpu-pjrt 0.0.1) calls the C library for each of them. Here they are polynomials, which the compiler can
+//! turn into vector instructions. Numbers for which the polynomials are not accurate, such as angles of more than 1.6
+//! million, are left to the library.
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -11,13 +12,13 @@ use crate::tasks::run_tasks;
 use crate::view::check;
 
 /// The elements of a task.
-const TASK: usize = 1 << 15;
+const ELEMENTS_PER_TASK: usize = 1 << 15;
 
 /// The elements that are checked together for numbers that are left to the library.
 const BLOCK: usize = 64;
 
-/// Adding this number to a number of at most 51 bits, and subtracting it again, rounds to the nearest integer, which meanwhile is in the
-/// last bits.
+/// Rounds a number of at most 51 bits to the nearest integer: you add this constant and subtract it again. In between,
+/// the integer is in the lowest bits of the sum, from which you can read it.
 pub(crate) const ROUND: f64 = 6_755_399_441_055_744.0;
 
 /// π / 2 in parts. Products of the first two with an integer of 20 bits are exact.
@@ -26,7 +27,7 @@ const HALF_PI: [f64; 3] = [1.5707963267341256, 6.077100506303966e-11, 2.02226624
 /// The sum of the second and the third part.
 const HALF_PI_REST: f64 = HALF_PI[1] + HALF_PI[2];
 
-/// The angles from which on the quotient by π / 2 has more than 20 bits.
+/// The largest angle whose quotient by π / 2 has at most 20 bits.
 const MAX_ANGLE: f64 = 1_600_000.0;
 
 /// (sin r - r) / r³ and (cos r - 1 + r²/2) / r⁴ as polynomials of r², from 0 to π/4, interpolated at Chebyshev nodes. The first ones are
@@ -81,7 +82,7 @@ pub trait Angle: sealed::Sealed {}
 impl Angle for f32 {}
 impl Angle for f64 {}
 
-/// The sines of the elements.
+/// Computes the sines of the elements. `out` must have as many elements as `x`.
 ///
 /// # Errors
 /// Returns an error if the numbers of elements differ.
@@ -89,7 +90,7 @@ pub fn sin<T: Angle>(x: &[T], out: &mut [T], threads: usize) -> Result<()> {
     T::sines(x, out, threads)
 }
 
-/// The cosines of the elements.
+/// Computes the cosines of the elements. `out` must have as many elements as `x`.
 ///
 /// # Errors
 /// Returns an error if the numbers of elements differ.
@@ -97,7 +98,7 @@ pub fn cos<T: Angle>(x: &[T], out: &mut [T], threads: usize) -> Result<()> {
     T::cosines(x, out, threads)
 }
 
-/// The tangents of the elements.
+/// Computes the tangents of the elements. `out` must have as many elements as `x`.
 ///
 /// # Errors
 /// Returns an error if the numbers of elements differ.
@@ -105,7 +106,7 @@ pub fn tan(x: &[f32], out: &mut [f32], threads: usize) -> Result<()> {
     apply::<Tan, f32>(x, out, threads)
 }
 
-/// The natural logarithms of the elements.
+/// Computes the natural logarithms of the elements. `out` must have as many elements as `x`.
 ///
 /// ```
 /// let mut out = [0.0; 3];
@@ -144,7 +145,7 @@ trait Function<T>: Send + Sync {
 
 fn apply<F: Function<T>, T: Copy + Send + Sync>(x: &[T], out: &mut [T], threads: usize) -> Result<()> {
     check("the elements of the result", out.len(), x.len())?;
-    let tasks = x.chunks(TASK).zip(out.chunks_mut(TASK)).collect();
+    let tasks = x.chunks(ELEMENTS_PER_TASK).zip(out.chunks_mut(ELEMENTS_PER_TASK)).collect();
     run_tasks(
         tasks,
         threads.max(1),

@@ -1,8 +1,9 @@
 //! The positions of values among the elements of an ascending array.
 //!
-//! XLA (xla-cpu-pjrt 0.0.1) computes each step of a bisection for all values before the next step. Here each thread bisects for
-//! some values at a time, so that the processor overlaps their reads, and the values are read once. If the elements are about equally
-//! far apart, as the edges of a histogram are, a table of equal intervals contains the few elements that a value is compared with.
+//! XLA (xla-cpu-pjrt 0.0.1) computes each step of a bisection for all values before the next step. Here each thread
+//! bisects for some values at a time, so that the processor can overlap their reads. If the elements are about equally
+//! far apart, like the edges of a histogram, a table of equal intervals names the few elements that a value must be
+//! compared with.
 
 use std::hint::select_unpredictable;
 
@@ -18,7 +19,7 @@ use crate::view::{ShapeError, check};
 const LANES: usize = 16;
 
 /// The number of values of a task.
-const TASK: usize = 1 << 13;
+const VALUES_PER_TASK: usize = 1 << 13;
 
 /// The number of intervals for each element, so that most intervals contain no element, and the maximum number of intervals.
 const INTERVALS_PER_ELEMENT: usize = 4;
@@ -108,7 +109,8 @@ float_keys!(f32 i32 f64 i64);
 /// Counts, for each value, the elements of an ascending array that are less than it, or that are at most it with `counts_equal`.
 /// NaN is greater than all numbers, and subnormal numbers equal 0.
 ///
-/// Allocates at most two integers for each value: the keys of the elements, and a table of intervals.
+/// The array must be ascending; otherwise the counts are unspecified. Allocates at most two integers for each value:
+/// the keys of the elements, and a table of intervals.
 ///
 /// ```
 /// use shardax_cpu_kernels::search_sorted;
@@ -120,7 +122,7 @@ float_keys!(f32 i32 f64 i64);
 /// ```
 ///
 /// # Errors
-/// There is not one count for each value, or the array has more than 2³¹ - 1 elements.
+/// Returns an error if there is not one count for each value, or if the array has more than 2³¹ - 1 elements.
 pub fn search_sorted<T: SearchKey>(
     sorted: &[T],
     values: &[T],
@@ -151,7 +153,7 @@ fn search_sorted_of<T: SearchKey>(
         true => sorted.iter().map(|element| element.key()).collect(),
         false => Vec::new(),
     };
-    let tasks = values.chunks(TASK).zip(counts.chunks_mut(TASK)).collect();
+    let tasks = values.chunks(VALUES_PER_TASK).zip(counts.chunks_mut(VALUES_PER_TASK)).collect();
     if let Some(even) = EvenElements::of(sorted, values.len()) {
         run_tasks(
             tasks,

@@ -1,7 +1,7 @@
 //! Softmax of rows.
 //!
-//! XLA (xla-cpu-pjrt 0.0.1) reads the whole array for the maxima, the exponentials, the sums and the quotients. Here a row stays in
-//! the processor's cache between these steps.
+//! XLA (xla-cpu-pjrt 0.0.1) reads the entire array four times: for the maxima, the exponentials, the sums and the
+//! quotients. Here a row can stay in the processor's cache between these steps.
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -13,7 +13,7 @@ use crate::tasks::run_tasks;
 use crate::view::check;
 
 /// The minimum number of elements of a task.
-const TASK: usize = 1 << 14;
+const ELEMENTS_PER_TASK: usize = 1 << 14;
 
 /// The number of exponentials that are computed together, of several rows if rows are short, because a loop over few elements
 /// uses no vectors.
@@ -132,8 +132,8 @@ impl Sealed for f64 {
     }
 }
 
-/// Computes `exp(x) / sum(exp(x))` of each row of `n` elements, without overflow. A row with NaN or infinity, or with negative
-/// infinity alone, is NaN.
+/// Computes `exp(x) / sum(exp(x))` of each row of `n` elements, without overflow. A row is NaN if it contains NaN or
+/// infinity, or only negative infinity.
 ///
 /// ```
 /// let mut y = [0.0; 4];
@@ -154,7 +154,7 @@ fn softmax_of<T: Logit>(n: usize, x: &[T], y: &mut [T], threads: usize) -> Resul
     if x.is_empty() {
         return Ok(());
     }
-    let rows = TASK.div_ceil(n) * n;
+    let rows = ELEMENTS_PER_TASK.div_ceil(n) * n;
     let tasks = x.chunks(rows).zip(y.chunks_mut(rows)).collect();
     run_tasks(tasks, threads.max(1), || (), |(), (x, y)| Arch::new().dispatch(Rows { n, x, y }));
     Ok(())
