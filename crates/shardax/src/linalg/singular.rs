@@ -211,7 +211,7 @@ pub fn lstsq(a: impl ArrayLike, b: impl ArrayLike) -> (Array, Array, Array, Arra
     let (a, b) = (a.into_array(), b.into_array());
     let outputs = at_caller(|| {
         let args = promote_dtypes(&[&a, &b], to_inexact)?;
-        let fits = a.ndim() == 2 && matches!(b.ndim(), 1 | 2) && a.shape()[0] == b.shape()[0] && a.size() > 0;
+        let fits = a.ndim() == 2 && matches!(b.ndim(), 1 | 2) && a.shape()[0] == b.shape()[0];
         if !fits {
             return Err(err!(
                 Value,
@@ -219,7 +219,7 @@ pub fn lstsq(a: impl ArrayLike, b: impl ArrayLike) -> (Array, Array, Array, Arra
                 a.type_name(),
                 b.type_name()
             )
-            .help("the matrix must be [m, n] and not empty, and the right-hand sides must be [m] or [m, k]"));
+            .help("the matrix must be [m, n], and the right-hand sides must be [m] or [m, k]"));
         }
         composite("lstsq", (), 4, &args, |(), args| {
             let (a, b) = (&args[0], &args[1]);
@@ -228,7 +228,9 @@ pub fn lstsq(a: impl ArrayLike, b: impl ArrayLike) -> (Array, Array, Array, Arra
             let (u, s, vh) = (&outs[0], &outs[1], &outs[2]);
             // The minimum-norm solution, by the pseudoinverse without insignificant singular values.
             let longest = a.shape().iter().copied().max().unwrap_or(0);
-            let is_significant = is_significant(s, longest as f64 * eps(a.dtype()));
+            // An empty matrix has no singular values, so that the solution is zero.
+            let is_significant =
+                if s.size() == 0 { s.greater(0) } else { is_significant(s, longest as f64 * eps(a.dtype())) };
             let rank = is_significant.astype(DType::I32).sum(..);
             let inverse = where_(&is_significant, 1 / where_(&is_significant, s, 1), 0).astype(a.dtype());
             let x = product(&adjoint(vh), &(inverse.expand_dims(-1) * product(&adjoint(u), &columns)));

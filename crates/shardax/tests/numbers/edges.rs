@@ -578,3 +578,116 @@ fn empty_vectors_are_indices() -> Result<()> {
     assert_eq!(np::ix_([zeros(0)])[0].dtype(), DType::I32);
     Ok(())
 }
+
+#[test]
+fn lines_through_two_points_are_trends() -> Result<()> {
+    setup();
+    use shardax::scipy::signal::{Trend, detrend};
+    let rest = |x: Array, trend: Trend| floats(&detrend(x, 0, trend)).iter().fold(0.0f64, |a, b| a.max(b.abs()));
+    assert!(rest(array([2.0f32, 3.0]), Trend::Linear) < 1e-6);
+    assert!(rest(array([2.0f32, 3.0, 10.0, 7.0]), Trend::Broken(vec![2])) < 1e-5);
+    assert!(rest(array([2.0f32, 3.0, 9.0]), Trend::Broken(vec![2])) < 1e-5);
+    Ok(())
+}
+
+#[test]
+fn multigammaln_of_infinity_is_infinite() -> Result<()> {
+    setup();
+    use shardax::scipy::special::multigammaln;
+    let x = array([INF, 5.0, NAN]);
+    same(&multigammaln(&x, 1), &[f64::INFINITY, 3.1780539, f64::NAN]);
+    same(&multigammaln(&x, 2), &[f64::INFINITY, 6.204155, f64::NAN]);
+    same(&multigammaln(&x, 0), &[0.0, 0.0, f64::NAN]);
+    Ok(())
+}
+
+#[test]
+fn least_squares_without_rows_or_columns() -> Result<()> {
+    setup();
+    for (a, b, x, residuals) in [
+        (vec![0, 2], vec![0], vec![2], vec![0.0]),
+        (vec![0, 2], vec![0, 3], vec![2, 3], vec![0.0; 3]),
+        (vec![2, 0], vec![2], vec![0], vec![8.0]),
+        (vec![2, 0], vec![2, 3], vec![0, 3], vec![8.0; 3]),
+        (vec![0, 0], vec![0], vec![0], vec![0.0]),
+    ] {
+        let (solution, rest, rank, values) = linalg::lstsq(ones(a), full(b, 2.0f32));
+        assert_eq!((solution.shape(), values.shape()), (x.as_slice(), [0].as_slice()));
+        same(&solution, &vec![0.0; x.iter().product()]);
+        same(&rest, &residuals);
+        assert_eq!(rank.item::<i32>()?, 0);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_scalar_is_packed_into_a_byte() -> Result<()> {
+    setup();
+    assert_eq!(np::packbits(array(1u8), np::BitOrder::Big).to_vec::<u8>()?, [128]);
+    assert_eq!(np::packbits(array(true), np::BitOrder::Little).to_vec::<u8>()?, [1]);
+    Ok(())
+}
+
+#[test]
+fn complex_values_are_interpolated() -> Result<()> {
+    setup();
+    let points = array([0.0f32, 1.0, 2.0]);
+    let values = np::complex(array([1.0f32, 2.0, 4.0]), array([1.0f32, -1.0, 3.0]));
+    let y = np::interp(array([-1.0f32, 0.5, 1.25, 3.0]), &points, &values);
+    same(&np::stack([y.real(), y.imag()], 0), &[1.0, 1.5, 2.5, 4.0, 1.0, 0.0, 0.0, 3.0]);
+    assert!(np::interp(&values, &points, &points).check().is_err());
+    Ok(())
+}
+
+#[test]
+fn weights_of_covariances_are_promoted() -> Result<()> {
+    setup();
+    let x = array([[1.0f32, 2.0, 4.0], [3.0, 1.0, 0.5]]).astype(DType::Bf16);
+    let covariance = np::CovOptions::new().aweights(array([0.5f32, 1.0, 0.3])).cov(&x);
+    assert_eq!(covariance.dtype(), DType::F32);
+    same(&covariance, &[1.6052634, -1.2763159, -1.2763159, 1.5855265]);
+    Ok(())
+}
+
+#[test]
+fn means_of_requested_integers_are_integers() -> Result<()> {
+    setup();
+    let mean = array([[-1.5f32, -2.5, -2.0, -3.5]]).mean(np::over(1).dtype(DType::I32));
+    assert_eq!(mean.to_vec::<i32>()?, [-2]);
+    assert_eq!(array([1.9f32, 2.9]).mean(np::over(..).dtype(DType::I8)).item::<i8>()?, 1);
+    assert_eq!(array([1, 2]).mean(..).dtype(), DType::F32);
+    Ok(())
+}
+
+#[test]
+fn empty_lines_are_equal() -> Result<()> {
+    setup();
+    let unique = np::UniqueOptions::new().axis(0).unique_all(zeros([4, 0]), None);
+    assert_eq!(unique.values.shape(), [1, 0]);
+    assert_eq!(unique.indices.to_vec::<i32>()?, [0]);
+    assert_eq!(unique.inverse_indices.to_vec::<i32>()?, [0; 4]);
+    assert_eq!(unique.counts.to_vec::<i32>()?, [4]);
+    let padded = np::UniqueOptions::new().axis(1).unique_all(zeros([0, 3]), 2);
+    assert_eq!((padded.values.shape(), padded.counts.to_vec::<i32>()?), ([0, 2].as_slice(), vec![3, 0]));
+    assert_eq!(np::UniqueOptions::new().axis(0).unique_all(zeros([0, 3]), None).values.shape(), [0, 3]);
+    Ok(())
+}
+
+#[test]
+fn ramps_of_int16_do_not_overflow() -> Result<()> {
+    setup();
+    let ramp = |x: [i16; 2], end: i32| {
+        np::PadOptions::new().end_values(end).pad(array(x), 3, np::PadMode::LinearRamp).to_vec::<i16>()
+    };
+    assert_eq!(ramp([32767, -32768], -32768)?, [-32768, -10923, 10922, 32767, -32768, -32768, -32768, -32768]);
+    assert_eq!(ramp([300, -7], 32767)?, [32767, 21944, 11122, 300, -7, 10917, 21842, 32767]);
+    Ok(())
+}
+
+#[test]
+fn segments_beyond_the_range_of_int32_are_dropped() -> Result<()> {
+    setup();
+    let ids = array([0u32, (1 << 31) + 1, u32::MAX]);
+    same(&np::segment_sum(array([1.0f32, 2.0, 4.0]), &ids, 3), &[1.0, 0.0, 0.0]);
+    Ok(())
+}

@@ -190,7 +190,7 @@ fn shifts(order: BitOrder) -> Array {
 }
 
 /// Packs booleans, or integers that count as true unless they are 0, along the last axis into the bits of bytes
-/// (uint8). The last byte is padded with zeros.
+/// (uint8). The last byte is padded with zeros. A scalar is packed into one byte.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -202,17 +202,18 @@ fn shifts(order: BitOrder) -> Array {
 /// ```
 ///
 /// # Errors
-/// The result carries an error for other dtypes, and for a scalar.
+/// The result carries an error for other dtypes.
 #[track_caller]
 pub fn packbits(x: impl ArrayLike, bitorder: BitOrder) -> Array {
     let x = x.into_array();
     checked_or_failed(&x, || {
         x.check()?;
-        if x.dtype().is_inexact() || x.ndim() == 0 {
+        if x.dtype().is_inexact() {
             return Err(err!(Type, "packbits needs an array of integers or booleans, got {}", x.type_name())
                 .help("compare the array with 0 first: `x.not_equal(0)`"));
         }
-        let bits = convert(&x.not_equal(0), DType::U8, false);
+        let bits = super::atleast_1d(convert(&x.not_equal(0), DType::U8, false));
+        let x = &bits;
         let n = x.shape()[x.ndim() - 1];
         let mut widths = vec![(0, 0, 0); x.ndim()];
         widths[x.ndim() - 1] = (0, (n.next_multiple_of(8) - n) as i64, 0);

@@ -110,7 +110,8 @@ impl Array {
         })
     }
 
-    /// Returns the mean over `axes`, floating point, or NaN without elements. Half precision is summed in float32.
+    /// Returns the mean over `axes`, floating point, or NaN without elements. Half precision is summed in float32. With
+    /// an integer dtype requested, the elements and their mean are truncated.
     ///
     /// ```
     /// # use shardax::prelude::*;
@@ -119,11 +120,13 @@ impl Array {
     /// ```
     #[track_caller]
     pub fn mean(&self, axes: impl IntoReduction) -> Array {
-        self.reduced("mean", Options::DType, axes, |x, over| {
+        let reduction = axes.into_reduction();
+        let is_requested = reduction.has_dtype();
+        self.reduced("mean", Options::DType, reduction, |x, over| {
             let dtype = to_inexact(x.dtype());
             let sum =
                 lax::reduce_with(&over.masked(&to_strong_type(x, accumulator(dtype)), 0), Reducer::Sum, &over.axes);
-            Ok(to_strong_type(&(sum / over.count(x)), dtype))
+            Ok(to_strong_type(&(sum / over.count(x)), if is_requested { x.dtype() } else { dtype }))
         })
     }
 

@@ -88,7 +88,7 @@ impl UniqueOptions {
         let n = lines.shape()[0];
         let dtype = DType::for_indices(&[n]);
         if lines.size() == 0 {
-            return self.find_in_empty(x, axis, n, size.unwrap_or(0));
+            return self.find_in_empty(x, axis, n, size);
         }
         let columns: Vec<Array> = (0..lines.shape()[1]).rev().map(|c| lines.get((.., c as i32))).collect();
         let order = lexsort(columns, 0);
@@ -119,9 +119,12 @@ impl UniqueOptions {
         Ok(Unique { values, indices: order.get(&starts), inverse_indices, counts })
     }
 
-    /// Fills `size` entries, because an array without elements has none. `n` is the number of its lines along `axis`.
-    fn find_in_empty(&self, x: &Array, axis: Option<usize>, n: usize, size: usize) -> Result<Unique> {
-        if size > 0 && self.fill_value.is_none() {
+    /// Fills `size` entries of an array without elements. It has `n` lines along `axis`, which are empty and equal: one
+    /// entry, if there is a line.
+    fn find_in_empty(&self, x: &Array, axis: Option<usize>, n: usize, size: Option<usize>) -> Result<Unique> {
+        let has_entry = axis.is_some() && n > 0;
+        let size = size.unwrap_or(usize::from(has_entry));
+        if size > 0 && !has_entry && self.fill_value.is_none() {
             return Err(err!(Value, "unique of {}: there is no element to fill {size} places with", x.type_name())
                 .help("pass size 0 or a `fill_value` if the array can be empty"));
         }
@@ -136,7 +139,7 @@ impl UniqueOptions {
             values: fill.broadcast_to(&shape),
             indices: zero_indices(size),
             inverse_indices,
-            counts: zero_indices(size),
+            counts: if has_entry && size > 0 { zero_indices(size).at(0).set(n as i64) } else { zero_indices(size) },
         })
     }
 }

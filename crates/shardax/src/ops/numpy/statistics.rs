@@ -316,7 +316,7 @@ pub fn trapezoid(y: impl ArrayLike, dx: f64, axis: impl AxisNumber) -> Array {
 }
 
 /// Interpolates linearly, piece by piece, at `x` of the points `(xp, fp)`, where `xp` is ascending. The function is
-/// constant before the first and after the last point. Floating point.
+/// constant before the first and after the last point. Floating point; the values `fp` can be complex.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -327,12 +327,13 @@ pub fn trapezoid(y: impl ArrayLike, dx: f64, axis: impl AxisNumber) -> Array {
 /// ```
 ///
 /// # Errors
-/// The result carries an error unless `xp` and `fp` are vectors of the same size with at least one element.
+/// The result carries an error unless `xp` and `fp` are vectors of the same size with at least one element, and for
+/// complex positions.
 #[track_caller]
 pub fn interp(x: impl ArrayLike, xp: impl ArrayLike, fp: impl ArrayLike) -> Array {
     let (x, xp, fp) = (x.into_array(), xp.into_array(), fp.into_array());
     checked_or_failed(&x, || {
-        let args = super::promote_dtypes(&[&x, &xp, &fp], to_inexact)?;
+        let mut args = super::promote_dtypes(&[&x, &xp, &fp], to_inexact)?;
         if args[1].ndim() != 1 || args[1].shape() != args[2].shape() || args[1].size() == 0 {
             return Err(err!(
                 Value,
@@ -342,9 +343,16 @@ pub fn interp(x: impl ArrayLike, xp: impl ArrayLike, fp: impl ArrayLike) -> Arra
             )
             .help("pass the positions and the values of at least one point"));
         }
-        if args[0].dtype().is_complex() {
-            return Err(err!(Type, "interp got complex numbers, {}", args[0].type_name())
-                .help("interpolate the real and the imaginary part separately"));
+        for positions in [&x, &xp] {
+            if positions.dtype().is_complex() {
+                return Err(err!(Type, "interp got complex positions, {}", positions.type_name())
+                    .help("only the values `fp` can be complex; pass the real part of the positions"));
+            }
+        }
+        if fp.dtype().is_complex() {
+            for positions in &mut args[..2] {
+                *positions = positions.astype(positions.dtype().real());
+            }
         }
         composite1("interp", (), &args, |(), args| {
             let (x, xp, fp) = (&args[0], &args[1], &args[2]);
@@ -445,7 +453,9 @@ impl CovOptions {
             let count = x.shape()[1];
             let weights = self.weights(count)?;
             let ddof = self.ddof.unwrap_or(if self.bias { 0 } else { 1 });
-            let mut args = vec![x];
+            // Weights take part in promotion: float32 weights of bfloat16 variables have a float32 covariance.
+            let operands: Vec<&Array> = std::iter::once(&x).chain(&weights).collect();
+            let mut args = vec![super::promote_dtypes(&operands, to_inexact)?.swap_remove(0)];
             args.extend(weights);
             let params = (ddof, self.fweights.is_some(), self.aweights.is_some());
             composite1("cov", params, &args, |&(ddof, has_fweights, has_aweights), args| {

@@ -282,7 +282,8 @@ fn residual(x: &Array, axis: usize) -> Array {
     let n = x.shape()[axis];
     let centered = x - x.mean(over(axis as i32).keepdims(true));
     let place = lax::iota(x.dtype().real(), x.shape(), axis) - (n as f64 - 1.0) / 2.0;
-    let squares = (n as f64 * ((n * n) as f64 - 1.0) / 12.0).max(1.0);
+    // The sum of the squared positions: 0 for one element, 0.5 for two.
+    let squares = (n as f64 * ((n * n) as f64 - 1.0) / 12.0).max(0.5);
     let slope = (&centered * &place).sum(over(axis as i32).keepdims(true)) / squares;
     centered - slope * place
 }

@@ -3,7 +3,7 @@
 use super::{elementwise, real_elementwise};
 use crate::core::array::Array;
 use crate::error::err;
-use crate::ops::numpy::where_;
+use crate::ops::numpy::{isnan, where_};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::binary::POLYGAMMA;
 use crate::ops::primitive::special::products::LOG_BETA;
@@ -129,7 +129,8 @@ pub fn multigammaln(a: impl ArrayLike, d: u32) -> Array {
         let n = f64::from(d);
         let constant = 0.25 * n * (n - 1.0) * std::f64::consts::PI.ln();
         let terms = (0..d.min(MAX_DIMENSION)).map(|j| LGAMMA.apply(&(&a[0] - 0.5 * f64::from(j))));
-        terms.fold(&a[0] * 0 + constant, |sum, term| sum + term)
+        // Without terms the result is 0, or NaN where `a` is; infinity times 0 would be NaN.
+        terms.reduce(|sum, term| sum + term).unwrap_or_else(|| where_(isnan(&a[0]), &a[0], 0)) + constant
     })
 }
 
