@@ -170,6 +170,28 @@ family.case("hankel", linalg.hankel, normal(3), normal(4), batch=False)
 family.case("companion", linalg.companion, uniform(5, lo=1, hi=2), batch=False)
 family.case("fiedler", linalg.fiedler, normal(4), batch=False)
 family.case("leslie", linalg.leslie, uniform(4), uniform(3), batch=False)
+for kind in ("symmetric", "lower", "upper"):
+    for name in ("pascal", "invpascal"):
+        fn = lambda name=name, kind=kind: getattr(linalg, name)(6, kind)
+        family.case(f"{name}_{kind}", fn, op=name, params={"n": 6, "kind": kind}, grad=False, batch=False, tol=1e-6)
+family.case("invhilbert", lambda: linalg.invhilbert(5), op="invhilbert", params={"n": 5}, grad=False, batch=False, tol=1e-5)
+for m in (1, 5):
+    for full in (False, True):
+        fn = lambda m=m, full=full: linalg.helmert(m, full)
+        family.case(f"helmert_{m}{full}", fn, op="helmert", params={"n": m, "full": full}, grad=False, batch=False, tol=1e-6)
+for m in (1, 2, 3, 4, 5, 6):
+    family.case(f"fiedler_companion_{m}", linalg.fiedler_companion, uniform(m, lo=1, hi=2), op="fiedler_companion", batch=False)
+for mode in ("full", "same", "valid"):
+    for m, n in ((3, 5), (4, 2)):
+        fn = lambda a, n=n, mode=mode: linalg.convolution_matrix(a, n, mode)
+        family.case(f"convolution_matrix_{mode}_{m}", fn, normal(m), op="convolution_matrix", params={"n": n, "mode": mode}, batch=False)
+# Leading dimensions are batches of vectors.
+family.case("toeplitz_batch", linalg.toeplitz, normal(2, 3), normal(4), op="toeplitz", batch=False)
+family.case("hankel_batch", linalg.hankel, normal(2, 3), normal(2, 1, 4), op="hankel", batch=False)
+family.case("companion_batch", linalg.companion, uniform(2, 4, lo=1, hi=2), op="companion", batch=False)
+family.case("fiedler_companion_batch", linalg.fiedler_companion, uniform(2, 4, lo=1, hi=2), op="fiedler_companion", batch=False)
+family.case("leslie_batch", linalg.leslie, uniform(2, 4), uniform(2, 3), op="leslie", batch=False)
+family.case("convolution_matrix_batch", lambda a: linalg.convolution_matrix(a, 4), normal(2, 3), op="convolution_matrix", params={"n": 4, "mode": "full"}, batch=False)
 family.case("eigh_tridiagonal", lambda d, e: linalg.eigh_tridiagonal(d, e, eigvals_only=True), normal(6), normal(5), grad=False, batch=False, tol=1e-4)
 for side in ("right", "left"):
     family.case(f"polar_{side}", lambda a, side=side: linalg.polar(a, side=side, method="svd"), values(general), op="polar", params={"side": side}, grad=False, batch=False, tol=1e-4)

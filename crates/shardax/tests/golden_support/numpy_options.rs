@@ -256,7 +256,7 @@ fn sets(case: &Case) -> Option<Fun> {
 }
 
 /// The mode of this name.
-fn convolve_mode(name: &str) -> ConvolveMode {
+pub fn convolve_mode(name: &str) -> ConvolveMode {
     match name {
         "full" => ConvolveMode::Full,
         "same" => ConvolveMode::Same,

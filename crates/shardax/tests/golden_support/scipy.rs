@@ -3,11 +3,12 @@
 use shardax::control_flow::{custom_root, fori_loop};
 use shardax::fft::{FftNorm, FftOptions};
 use shardax::prelude::*;
-use shardax::scipy::linalg::{self as la, AssumeA, DftScale, PolarSide, Trans};
+use shardax::scipy::linalg::{self as la, AssumeA, DftScale, PascalKind, PolarSide, Trans};
 use shardax::scipy::signal::{self, Average, Boundary, ConvolveMode, Scaling, SpectralOptions, Trend};
 use shardax::scipy::sparse::linalg::IterativeSolve;
 use shardax::scipy::{integrate, special as sp};
 
+use super::numpy_options::convolve_mode;
 use super::{Case, Fun, many, one, two};
 
 fn trans(case: &Case) -> Trans {
@@ -15,6 +16,14 @@ fn trans(case: &Case) -> Trans {
         0 => Trans::No,
         1 => Trans::Transpose,
         _ => Trans::Adjoint,
+    }
+}
+
+fn pascal_kind(name: &str) -> PascalKind {
+    match name {
+        "symmetric" => PascalKind::Symmetric,
+        "lower" => PascalKind::Lower,
+        _ => PascalKind::Upper,
     }
 }
 
@@ -180,6 +189,25 @@ pub fn function(case: &Case) -> Option<Fun> {
         "companion" => one(|x| la::companion(x)),
         "fiedler" => one(|x| la::fiedler(x)),
         "leslie" => two(|f, s| la::leslie(f, s)),
+        "toeplitz" => two(|c, r| la::toeplitz(c, r)),
+        "fiedler_companion" => one(|x| la::fiedler_companion(x)),
+        "convolution_matrix" => {
+            let (n, mode) = (case.int("n") as usize, convolve_mode(case.text("mode")));
+            one(move |x| la::convolution_matrix(x, n, mode))
+        }
+        "pascal" | "invpascal" => {
+            let (n, kind) = (case.int("n") as usize, pascal_kind(case.text("kind")));
+            let matrix = if case.op == "pascal" { la::pascal } else { la::invpascal };
+            many(move |_| Ok(vec![matrix(n, kind)]))
+        }
+        "invhilbert" => {
+            let n = case.int("n") as usize;
+            many(move |_| Ok(vec![la::invhilbert(n)]))
+        }
+        "helmert" => {
+            let (n, full) = (case.int("n") as usize, case.flag("full"));
+            many(move |_| Ok(vec![la::helmert(n, full)]))
+        }
         "eigh_tridiagonal" => two(|d, e| la::eigh_tridiagonal(d, e)),
         "polar" => {
             let side = if case.text("side") == "left" { PolarSide::Left } else { PolarSide::Right };

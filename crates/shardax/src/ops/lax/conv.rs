@@ -99,7 +99,7 @@ pub struct ConvOptions {
     feature_group_count: Option<usize>,
     batch_group_count: Option<usize>,
     preferred_element_type: Option<DType>,
-    precision: Option<Precision>,
+    pub(super) precision: Option<Precision>,
     out_sharding: Option<ShardingLike>,
 }
 

@@ -312,6 +312,29 @@ pub fn sort(operands: &[Array], dimension: i32, num_keys: usize) -> Result<Vec<A
     .at_caller()
 }
 
+/// Sorts `keys` in ascending order along `dimension`, and `values`, which have the same shape, like them. The sort is stable; see
+/// [`sort`] for the order.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (keys, values) = lax::sort_key_val(&array([3, 1, 2]), &array([10, 20, 30]), -1);
+/// assert_eq!((keys.to_vec::<i32>()?, values.to_vec::<i32>()?), (vec![1, 2, 3], vec![20, 30, 10]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// # Errors
+/// The results carry an error if the shapes differ, or if `dimension` is out of bounds.
+#[track_caller]
+pub fn sort_key_val(keys: &Array, values: &Array, dimension: i32) -> (Array, Array) {
+    match sort(&[keys.clone(), values.clone()], dimension, 1) {
+        Ok(sorted) => (sorted[0].clone(), sorted[1].clone()),
+        Err(e) => {
+            let failed = Array::from_result(Err(e), keys);
+            (failed.clone(), failed)
+        }
+    }
+}
+
 /// Returns the `k` largest elements along the last dimension, in descending order, and their indices (int32).
 ///
 /// ```

@@ -1,6 +1,7 @@
 //! Patches: the elements under a moving window.
 
 use super::conv::{ConvOptions, Padding, conv_general_dilated};
+use super::dot::DotOptions;
 use crate::core::array::Array;
 use crate::core::program::trace::or_failed;
 use crate::dtype::DType;
@@ -63,6 +64,68 @@ pub fn conv_general_dilated_patches(
         let kernel = lax::transpose(&kernel, &order);
         let options = options.clone().feature_group_count(channels).precise(Precision::Highest);
         Ok(conv_general_dilated(&lhs, kernel, &window_strides.into_sizes(), padding, options))
+    })
+}
+
+/// Convolves with a different kernel at each position, which is called a locally connected layer. The options are
+/// [`conv_general_dilated`](super::conv_general_dilated())'s, except groups.
+///
+/// The spatial dimensions of `rhs` are the positions of the result, and its input features are the elements under the
+/// window: for `NCHW` inputs with `C` features, `rhs` is `[O, C · product of filter_shape, H of the result, W of the result]`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::lax::{self, ConvOptions, Padding};
+/// let x = array([1.0f32, 2.0, 3.0]).reshape([1, 1, 3]);
+/// let kernels = array([[1.0f32, 10.0], [1.0, 100.0]]).reshape([1, 2, 2]); // one column for each of the two positions
+/// let y = lax::conv_general_dilated_local(&x, &kernels, [1], Padding::Valid, [2], ConvOptions::new());
+/// assert_eq!(y.to_vec::<f32>()?, [3.0, 320.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// # Errors
+/// The result carries an error for shapes that do not fit.
+#[track_caller]
+pub fn conv_general_dilated_local(
+    lhs: impl ArrayLike,
+    rhs: impl ArrayLike,
+    window_strides: impl IntoSizes,
+    padding: impl Into<Padding>,
+    filter_shape: impl IntoSizes,
+    options: ConvOptions,
+) -> Array {
+    let (lhs, rhs) = (lhs.into_array(), rhs.into_array());
+    or_failed(&lhs, || {
+        let patches = conv_general_dilated_patches(&lhs, filter_shape, window_strides, padding, options.clone());
+        patches.check()?;
+        rhs.check()?;
+        let [_, rhs_spec, out_spec] = options.specs(patches.ndim())?;
+        let fits = rhs.ndim() == patches.ndim()
+            && (1..patches.ndim()).all(|d| rhs.shape()[rhs_spec[d]] == patches.shape()[out_spec[d]]);
+        if !fits {
+            return Err(err!(
+                Value,
+                "conv_general_dilated_local got kernels {} for windows {}",
+                rhs.type_name(),
+                patches.type_name()
+            )
+            .help(
+                "the kernels need as many input features as a window has elements, and the positions of the result",
+            ));
+        }
+        let [positions, positions_of_rhs] = [&out_spec[2..], &rhs_spec[2..]];
+        let product = DotOptions::new().precision(options.precision).dot_general(
+            &patches,
+            &rhs,
+            (&[out_spec[1]], &[rhs_spec[1]]),
+            (positions, positions_of_rhs),
+        );
+        // The product has the positions first, then batch and features.
+        let mut order = vec![0; patches.ndim()];
+        positions.iter().enumerate().for_each(|(i, &d)| order[d] = i);
+        order[out_spec[0]] = patches.ndim() - 2;
+        order[out_spec[1]] = patches.ndim() - 1;
+        Ok(lax::transpose(&product, &order))
     })
 }
 

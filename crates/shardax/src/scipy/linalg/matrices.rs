@@ -2,14 +2,14 @@
 
 use std::f64::consts::PI;
 
-use super::toeplitz;
+use super::{at_least_a_vector, toeplitz};
 use crate::core::array::Array;
 use crate::core::program::trace::or_failed;
-use crate::dtype::DType;
+use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::constants::eye_offset_dtype;
 use crate::ops::lax;
-use crate::ops::numpy::{complex, promote_dtypes, to_inexact, where_, zeros_dtype};
+use crate::ops::numpy::{ConvolveMode, complex, promote_dtypes, to_inexact, where_, zeros_dtype};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 
@@ -63,7 +63,7 @@ fn vector(name: &str, x: &Array) -> Result<()> {
 }
 
 /// Returns the Hankel matrix, which has constant antidiagonals. `c` is its first column and `r` its last row, where
-/// `r[0]` is ignored in favor of the last element of `c`.
+/// `r[0]` is ignored in favor of the last element of `c`. Leading dimensions are a batch of vectors and broadcast.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -71,23 +71,18 @@ fn vector(name: &str, x: &Array) -> Result<()> {
 /// assert_eq!(x.to_vec::<i32>()?, [1, 2, 2, 3, 3, 4]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error if the leading dimensions do not broadcast.
 #[track_caller]
 pub fn hankel(c: impl ArrayLike, r: impl ArrayLike) -> Array {
-    let (c, r) = (c.into_array().ravel(), r.into_array());
-    toeplitz(c.flip(0), hankel_row(&c, &r)).flip(0)
+    // A Toeplitz matrix upside down: its first row is the last row here, whose first element `toeplitz` ignores as well.
+    let c = at_least_a_vector(c.into_array());
+    toeplitz(c.flip(-1), r).flip(-2)
 }
 
-/// The last row, whose first element is replaced by the last element of the first column.
-fn hankel_row(c: &Array, r: &Array) -> Array {
-    let r = r.ravel();
-    if c.size() == 0 || r.size() == 0 || c.error().is_some() || r.error().is_some() {
-        return r;
-    }
-    let args = [lax::slice_in_dim(c, c.size() - 1, c.size(), 0), lax::slice_in_dim(&r, 1, r.size(), 0)];
-    crate::ops::numpy::concatenate(args, 0)
-}
-
-/// Returns the companion matrix of a polynomial. The coefficients start with the highest power.
+/// Returns the companion matrix of a polynomial. The coefficients start with the highest power. Leading dimensions are a
+/// batch of polynomials.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -97,22 +92,126 @@ fn hankel_row(c: &Array, r: &Array) -> Array {
 /// ```
 ///
 /// # Errors
-/// The result carries an error unless `a` is a vector of at least two coefficients.
+/// The result carries an error for less than two coefficients.
 #[track_caller]
 pub fn companion(a: impl ArrayLike) -> Array {
     let a = a.into_array();
     or_failed(&a, || {
         let x = promote_dtypes(&[&a], to_inexact)?.swap_remove(0);
-        if x.ndim() != 1 || x.size() < 2 {
-            return Err(err!(Value, "companion needs a vector of at least two coefficients, got {}", x.type_name())
-                .help("map over several polynomials with `vmap`"));
+        if x.shape().last().is_none_or(|&n| n < 2) {
+            return Err(err!(Value, "companion needs at least two coefficients, got {}", x.type_name())
+                .help("pass a vector of coefficients, the highest power first"));
         }
-        composite1("companion", (), &[x], |(), args| {
-            let n = args[0].size();
-            let row = -lax::slice_in_dim(&args[0], 1, n, 0) / args[0].get(0);
-            let below = eye_offset_dtype(n - 2, n - 1, 0, DType::F32).astype(args[0].dtype());
-            Ok(vec![lax::concatenate(&[row.expand_dims(0), below], 0)])
-        })
+        composite1("companion", (), &[x], |(), args| Ok(vec![companion_by_places(&args[0])]))
+    })
+}
+
+/// The places of the constants 0 and 1, which precede the coefficients.
+const ZERO: i32 = 0;
+const ONE: i32 = 1;
+
+/// The entries of a matrix `[n, n]`: `place(row, column)` is [`ZERO`], [`ONE`], or 2 + the power's place in
+/// `-a[1..] / a[0]`.
+fn of_coefficients(a: &Array, place: impl Fn(usize, usize) -> i32) -> Array {
+    let n = a.shape()[a.ndim() - 1] - 1;
+    let coefficients = -lax::slice_in_dim(a, 1, n + 1, -1) / lax::slice_in_dim(a, 0, 1, -1);
+    let batch = &a.shape()[..a.ndim() - 1];
+    let constants = lax::iota(a.dtype(), &[batch, &[2]].concat(), batch.len());
+    let entries: Vec<i32> = (0..n * n).map(|i| place(i / n, i % n)).collect();
+    let places = or_failed(a, || Array::from_slice(&entries, &[n, n]));
+    lax::concatenate(&[constants, coefficients], -1).take(places, -1)
+}
+
+fn companion_by_places(a: &Array) -> Array {
+    of_coefficients(a, |row, column| match row {
+        0 => 2 + column as i32,
+        _ if row == column + 1 => ONE,
+        _ => ZERO,
+    })
+}
+
+/// Returns Fiedler's companion matrix of a polynomial, which has five diagonals and the eigenvalues of [`companion`]
+/// ([Fiedler, A note on companion matrices](https://doi.org/10.1016/S0024-3795(03)00548-2)). The coefficients start with
+/// the highest power. Leading dimensions are a batch of polynomials.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = shardax::scipy::linalg::fiedler_companion(array([1.0f32, -3.0, 2.0]));
+/// assert_eq!(x.to_vec::<f32>()?, [3.0, -2.0, 1.0, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// # Errors
+/// The result carries an error without coefficients.
+#[track_caller]
+pub fn fiedler_companion(a: impl ArrayLike) -> Array {
+    let a = at_least_a_vector(a.into_array());
+    or_failed(&a, || {
+        let x = promote_dtypes(&[&a], to_inexact)?.swap_remove(0);
+        if x.shape()[x.ndim() - 1] == 0 {
+            return Err(err!(Value, "fiedler_companion needs at least one coefficient, got {}", x.type_name())
+                .help("pass a vector of coefficients, the highest power first"));
+        }
+        composite1("fiedler_companion", (), &[x], |(), args| Ok(vec![of_coefficients(&args[0], fiedler_place)]))
+    })
+}
+
+/// The coefficients alternate between two diagonals; the ones beside them lead from each to the next.
+fn fiedler_place(row: usize, column: usize) -> i32 {
+    match (row, column) {
+        (0, 0) => 2,
+        (1, 0) => ONE,
+        _ if row.is_multiple_of(2) && column == row + 1 => 2 + column as i32,
+        _ if row.is_multiple_of(2) && column == row + 2 => ONE,
+        _ if row.is_multiple_of(2) && column + 1 == row => 2 + row as i32,
+        _ if !row.is_multiple_of(2) && column + 2 == row => ONE,
+        _ => ZERO,
+    }
+}
+
+/// Returns the matrix whose product with a vector `[n]` is the convolution of `a` with it, as
+/// [`convolve`](crate::numpy::convolve()) returns. The matrix has `m + n - 1` rows in the mode
+/// [`ConvolveMode::Full`], for `a` of `m` elements. Leading dimensions are a batch.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::ConvolveMode;
+/// let (a, x) = (array([1.0f32, 2.0]), array([3.0f32, 4.0, 5.0]));
+/// let matrix = shardax::scipy::linalg::convolution_matrix(&a, 3, ConvolveMode::Full);
+/// assert_eq!(matrix.matmul(&x).to_vec::<f32>()?, convolve(&a, &x, ConvolveMode::Full).to_vec::<f32>()?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// # Errors
+/// The result carries an error for scalars, arrays without elements, and `n` of 0.
+#[track_caller]
+pub fn convolution_matrix(a: impl ArrayLike, n: usize, mode: ConvolveMode) -> Array {
+    let a = a.into_array();
+    or_failed(&a, || {
+        vector("convolution_matrix", &a)?;
+        let m = a.shape()[a.ndim() - 1];
+        if m == 0 || n == 0 {
+            return Err(err!(
+                Value,
+                "convolution_matrix needs elements and columns, got {} and n = {n}",
+                a.type_name()
+            )
+            .help("pass a vector of at least one element, and the size of the vectors that the matrix multiplies"));
+        }
+        let trimmed = m.min(n) - 1;
+        let (before, after) = match mode {
+            ConvolveMode::Full => (0, 0),
+            ConvolveMode::Same => (trimmed / 2, trimmed - trimmed / 2),
+            ConvolveMode::Valid => (trimmed, trimmed),
+        };
+        let zeros = Array::literal(Scalar::Int(0), a.dtype(), false);
+        let pads: Vec<_> = (0..a.ndim()).map(|d| (0, if d + 1 == a.ndim() { n as i64 - 1 } else { 0 }, 0)).collect();
+        let (column, row) = (lax::pad(&a, &zeros, &pads), lax::pad(&a.flip(-1), &zeros, &pads));
+        let end = m + n - 1;
+        Ok(toeplitz(
+            lax::slice_in_dim(&column, before, end - after, -1),
+            lax::slice_in_dim(&row, m - 1 - before, end - before, -1),
+        ))
     })
 }
 
@@ -195,8 +294,8 @@ pub fn fiedler(a: impl ArrayLike) -> Array {
     })
 }
 
-/// Returns the Leslie matrix of a population. The first row has the fecundities `f` of `[n]`, the first subdiagonal the
-/// survivals `s` of `[n - 1]`.
+/// Returns the Leslie matrix of a population. The first row has the fecundities `f` of `[..., n]`, the first subdiagonal the
+/// survivals `s` of `[..., n - 1]`. Leading dimensions are a batch of populations and broadcast.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -212,21 +311,26 @@ pub fn leslie(f: impl ArrayLike, s: impl ArrayLike) -> Array {
     let (f, s) = (f.into_array(), s.into_array());
     or_failed(&f, || {
         let args = promote_dtypes(&[&f, &s], |d| d)?;
-        if f.ndim() != 1 || s.ndim() != 1 || f.size() != s.size() + 1 || s.size() == 0 {
-            return Err(err!(
-                Value,
-                "leslie needs vectors of n and n - 1 elements, got {} and {}",
-                f.type_name(),
-                s.type_name()
-            )
-            .help("pass one survival fewer than fecundities, because the last age has none"));
-        }
-        let below = lax::pad(
-            &crate::ops::numpy::diag(&args[1], 0),
-            &Array::literal(crate::dtype::Scalar::Int(0), args[0].dtype(), false),
-            &[(0, 0, 0), (0, 1, 0)],
-        );
-        Ok(lax::concatenate(&[args[0].expand_dims(0), below], 0))
+        let (n, survivals) = match (f.shape().last(), s.shape().last()) {
+            (Some(&n), Some(&survivals)) if n == survivals + 1 && survivals > 0 => (n, survivals),
+            _ => {
+                return Err(err!(
+                    Value,
+                    "leslie needs vectors of n and n - 1 elements, got {} and {}",
+                    f.type_name(),
+                    s.type_name()
+                )
+                .help("pass one survival fewer than fecundities, because the last age has none"));
+            }
+        };
+        let below = args[1].expand_dims(-1) * eye_offset_dtype(survivals, n, 0, args[1].dtype());
+        let shape = crate::shape::broadcast_shapes(&[&f.shape()[..f.ndim() - 1], &s.shape()[..s.ndim() - 1]]);
+        let batch = shape.ok_or_else(|| {
+            err!(Value, "leslie: the batches of {} and {} do not broadcast", f.type_name(), s.type_name())
+                .help("pass leading dimensions that broadcast")
+        })?;
+        let first = args[0].expand_dims(-2).broadcast_to([batch.as_slice(), &[1, n]].concat());
+        Ok(lax::concatenate(&[first, below.broadcast_to([batch.as_slice(), &[survivals, n]].concat())], -2))
     })
 }
 

@@ -1,9 +1,11 @@
 //! Matrix functions, as in [`jax.scipy.linalg`](https://docs.jax.dev/en/latest/jax.scipy.html#module-jax.scipy.linalg).
 
+mod combinatorial;
 mod matrices;
 mod schur;
 mod solve;
 
+pub use combinatorial::*;
 pub use matrices::*;
 pub use schur::*;
 pub use solve::*;
@@ -11,7 +13,7 @@ pub use solve::*;
 use crate::core::array::Array;
 use crate::core::program::trace::or_failed;
 use crate::dtype::{DType, Scalar};
-use crate::error::{Result, bail};
+use crate::error::{Result, bail, err};
 use crate::linalg::{cholesky, solve as solve_general};
 use crate::ops::control_flow::{cond, scan};
 use crate::ops::lax::{self, Triangular};
@@ -21,6 +23,7 @@ use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::matrix::{eye_like, product, square, square_of_inexact};
 use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::ops::primitive::unary::{ABS, CEIL, LOG};
+use crate::shape::broadcast_shapes;
 
 /// Solves `l lᴴ x = b` for `x`, where `l` is the lower triangular factor that
 /// [`linalg::cholesky`](crate::linalg::cholesky()) returns.
@@ -113,7 +116,7 @@ pub fn block_diag(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
 }
 
 /// Returns the Toeplitz matrix, which has constant diagonals. `c` is its first column and `r` its first row, where
-/// `r[0]` is ignored in favor of `c[0]`. Both are flattened to vectors.
+/// `r[0]` is ignored in favor of `c[0]`. Leading dimensions are a batch of vectors and broadcast: the result is `[..., m, n]`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -121,22 +124,37 @@ pub fn block_diag(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
 /// assert_eq!(x.to_vec::<i32>()?, [1, 4, 2, 1, 3, 2]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
+///
+/// # Errors
+/// The result carries an error if the leading dimensions do not broadcast.
 #[track_caller]
 pub fn toeplitz(c: impl ArrayLike, r: impl ArrayLike) -> Array {
     let (c, r) = (c.into_array(), r.into_array());
     or_failed(&c, || {
-        let args = promote_dtypes(&[&c, &r], |d| d)?;
+        let args: Vec<Array> = promote_dtypes(&[&c, &r], |d| d)?.into_iter().map(at_least_a_vector).collect();
         composite1("toeplitz", (), &args, |(), args| {
-            let (c, r) = (args[0].ravel(), args[1].ravel());
-            let (rows, columns) = (c.size(), r.size());
+            let (c, r) = (&args[0], &args[1]);
+            let (rows, columns) = (c.shape()[c.ndim() - 1], r.shape()[r.ndim() - 1]);
+            let batch = broadcast_shapes(&[&c.shape()[..c.ndim() - 1], &r.shape()[..r.ndim() - 1]]).ok_or_else(|| {
+                err!(Value, "toeplitz: the batches of {} and {} do not broadcast", c.type_name(), r.type_name())
+                    .help("pass vectors, or batches whose leading dimensions broadcast; flatten a matrix with `ravel()`")
+            })?;
             if rows == 0 || columns == 0 {
-                return Ok(vec![Array::zeros_of(&c.aval().with_shape([rows, columns].as_slice()).strip_weak_type())]);
+                let shape = [batch.as_slice(), &[rows, columns]].concat();
+                return Ok(vec![Array::zeros_of(&c.aval().with_shape(shape.as_slice()).strip_weak_type())]);
             }
-            let diagonals = lax::concatenate(&[lax::slice_in_dim(&r, 1, columns, 0).flip(0), c], 0);
+            let broadcast = |x: &Array, n: usize| x.broadcast_to([batch.as_slice(), &[n]].concat());
+            let later_columns = lax::slice_in_dim(&broadcast(r, columns), 1, columns, -1).flip(-1);
+            let diagonals = lax::concatenate(&[later_columns, broadcast(c, rows)], -1);
             let [row, column] = [0, 1].map(|d| lax::iota(DType::I32, &[rows, columns], d));
-            Ok(vec![diagonals.take(row - column + (columns as i32 - 1), 0)])
+            Ok(vec![diagonals.take(row - column + (columns as i32 - 1), -1)])
         })
     })
+}
+
+/// A scalar as a vector of one element, like `atleast_1d`.
+fn at_least_a_vector(x: Array) -> Array {
+    if x.ndim() == 0 { x.expand_dims(0) } else { x }
 }
 
 /// Returns the symmetric [`toeplitz`] matrix of this first column; Hermitian for complex numbers.

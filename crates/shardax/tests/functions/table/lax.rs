@@ -84,6 +84,9 @@ table! {
     "lax::conv_general_dilated_patches" => |c| {
         lax::conv_general_dilated_patches(&c.x, [c.n], [c.n], c.padding(), ConvOptions::new().channels_last(1))
     };
+    "lax::conv_general_dilated_local" => |c| {
+        lax::conv_general_dilated_local(&c.x, &c.y, [c.n], c.padding(), [c.n], ConvOptions::new().channels_last(1))
+    };
     "lax::conv_transpose" => |c| lax::conv_transpose(&c.x, &c.y, [c.n], c.padding(), ConvOptions::new());
     "lax::convert_element_type" => |c| lax::convert_element_type(&c.x, c.dtype);
     "lax::cumlogsumexp" => |c| lax::CumulativeOptions::new().reverse(c.i > 0).cumlogsumexp(&c.x, c.i);
@@ -165,7 +168,9 @@ table! {
     );
     "lax::slice_in_dim" => |c| same!(c; lax::slice_in_dim(&c.x, c.n, 2, c.i), lax::slice_in_dim(&c.x, 0, c.n, c.n));
     "lax::sort" => |c| same!(c; lax::sort(&c.both(), c.i, c.n), lax::sort(&[], 0, 1), lax::sort(std::slice::from_ref(&c.x), c.i, 1));
+    "lax::sort_key_val" => |c| lax::sort_key_val(&c.x, &c.y, c.i);
     "lax::squeeze" => |c| lax::squeeze(&c.x, c.i);
+    "lax::mulhi" => |c| lax::mulhi(&c.x, &c.y);
     "lax::polynomial" => |c| lax::polynomial(&c.x, c.both());
     "lax::top_k" => |c| same!(c; lax::top_k(&c.x, c.n), lax::TopKOptions::new().axis(c.i).top_k(&c.x, c.n));
     "lax::transpose" => |c| lax::transpose(&c.x, &[c.n, 0]);
@@ -188,6 +193,8 @@ table! {
     "linalg::eigvalsh" => |c| linalg::eigvalsh(&c.x);
     "linalg::expm" => |c| scipy::linalg::expm(&c.x);
     "linalg::expm_frechet" => |c| scipy::linalg::expm_frechet(&c.x, &c.y);
+    "linalg::convolution_matrix" => |c| scipy::linalg::convolution_matrix(&c.x, 4, np::ConvolveMode::Full);
+    "linalg::fiedler_companion" => |c| scipy::linalg::fiedler_companion(&c.x);
     "linalg::fiedler" => |c| scipy::linalg::fiedler(&c.x);
     "linalg::funm" => |c| scipy::linalg::funm(&c.x, |x| x.exp());
     "linalg::gmres" => |c| scipy::sparse::linalg::gmres(|x: Array| c.x.matmul(x), c.y.clone());
@@ -195,6 +202,10 @@ table! {
     "linalg::hankel" => |c| scipy::linalg::hankel(&c.x, &c.y);
     "linalg::hessenberg" => |c| scipy::linalg::hessenberg(&c.x);
     "linalg::hilbert" => |c| scipy::linalg::hilbert(c.n.min(64));
+    "linalg::helmert" => |c| scipy::linalg::helmert(c.n.min(64), true);
+    "linalg::invhilbert" => |c| scipy::linalg::invhilbert(c.n.min(64));
+    "linalg::invpascal" => |c| scipy::linalg::invpascal(c.n.min(64), scipy::linalg::PascalKind::Lower);
+    "linalg::pascal" => |c| scipy::linalg::pascal(c.n.min(64), scipy::linalg::PascalKind::Symmetric);
     "linalg::inv" => |c| linalg::inv(&c.x);
     "linalg::leslie" => |c| scipy::linalg::leslie(&c.x, &c.y);
     "linalg::lstsq" => |c| {

@@ -1,0 +1,144 @@
+//! Matrices of binomial coefficients, and of other numbers that are computed on the host.
+
+use crate::core::array::Array;
+use crate::core::program::trace::or_failed;
+use crate::dtype::DType;
+use crate::error::err;
+use crate::ops::numpy::zeros_dtype;
+
+/// The form of a matrix of [`pascal`] or [`invpascal`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum PascalKind {
+    /// The symmetric matrix of `binomial(i + j, i)`.
+    #[default]
+    Symmetric,
+    /// The lower triangular matrix of `binomial(i, j)`.
+    Lower,
+    /// The upper triangular matrix of `binomial(j, i)`.
+    Upper,
+}
+
+/// The number of ways to choose `k` of `n`, exact below 2⁵³.
+fn binomial(n: usize, k: usize) -> f64 {
+    if k > n {
+        return 0.0;
+    }
+    // Each product of consecutive factors is a binomial coefficient, so each quotient is exact.
+    (1..=k.min(n - k)).fold(1.0, |product, i| product * (n + 1 - i) as f64 / i as f64)
+}
+
+/// -1 for odd numbers.
+fn alternating_sign(i: usize) -> f64 {
+    if i.is_multiple_of(2) { 1.0 } else { -1.0 }
+}
+
+/// A float32 matrix of these entries, which are rounded once.
+#[track_caller]
+fn matrix(rows: usize, columns: usize, entry: impl Fn(usize, usize) -> f64) -> Array {
+    let like = zeros_dtype([1, 1], DType::F32);
+    or_failed(&like, || {
+        let count = rows.checked_mul(columns).filter(|&count| count <= MAX_ENTRIES).ok_or_else(|| {
+            err!(Value, "a matrix of {rows} × {columns} is too large for entries that are computed on the host")
+                .help("its entries are infinite in float32 beyond a few hundred rows; pass a smaller size")
+        })?;
+        let entries: Vec<f32> = (0..count).map(|i| entry(i / columns, i % columns) as f32).collect();
+        Array::from_slice(&entries, &[rows, columns])
+    })
+}
+
+/// The largest number of entries, which limits the constants of a program.
+const MAX_ENTRIES: usize = 1 << 24;
+
+/// Returns Pascal's matrix of binomial coefficients, `[n, n]` in float32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::scipy::linalg::{PascalKind, pascal};
+/// assert_eq!(pascal(3, PascalKind::Symmetric).to_vec::<f32>()?, [1.0, 1.0, 1.0, 1.0, 2.0, 3.0, 1.0, 3.0, 6.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// # Errors
+/// The result carries an error for `n` above 4096.
+#[track_caller]
+pub fn pascal(n: usize, kind: PascalKind) -> Array {
+    matrix(n, n, |i, j| match kind {
+        PascalKind::Symmetric => binomial(i + j, i),
+        PascalKind::Lower => binomial(i, j),
+        PascalKind::Upper => binomial(j, i),
+    })
+}
+
+/// Returns the inverse of [`pascal`], `[n, n]` in float32, whose entries are integers.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::scipy::linalg::{PascalKind, invpascal, pascal};
+/// let product = pascal(4, PascalKind::Symmetric).matmul(invpascal(4, PascalKind::Symmetric));
+/// assert!(allclose(product, eye(4), 0.0, 1e-4)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// # Errors
+/// The result carries an error for `n` above 4096.
+#[track_caller]
+pub fn invpascal(n: usize, kind: PascalKind) -> Array {
+    matrix(n, n, |i, j| match kind {
+        // The product of the triangular inverses.
+        PascalKind::Symmetric => {
+            let products = (i.max(j)..n).map(|k| binomial(k, i) * binomial(k, j));
+            alternating_sign(i + j) * products.sum::<f64>()
+        }
+        PascalKind::Lower => alternating_sign(i + j) * binomial(i, j),
+        PascalKind::Upper => alternating_sign(i + j) * binomial(j, i),
+    })
+}
+
+/// Returns the inverse of [`hilbert`](super::hilbert()), `[n, n]` in float32, whose entries are integers
+/// ([Choi, Tricks or treats with the Hilbert matrix](https://doi.org/10.2307/2975779)).
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::scipy::linalg::invhilbert;
+/// assert_eq!(invhilbert(2).to_vec::<f32>()?, [4.0, -6.0, -6.0, 12.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// # Errors
+/// The result carries an error for `n` above 4096.
+#[track_caller]
+pub fn invhilbert(n: usize) -> Array {
+    matrix(n, n, |i, j| {
+        let factors = [(n + i, n - j - 1), (n + j, n - i - 1), (i + j, i), (i + j, i)];
+        let product: f64 = factors.into_iter().map(|(n, k)| binomial(n, k)).product();
+        alternating_sign(i + j) * (i + j + 1) as f64 * product
+    })
+}
+
+/// Returns Helmert's matrix in float32: orthonormal rows, each of which compares an element with the mean of the elements
+/// before it. It has `n - 1` rows, and if `full`, an additional first row of `1 / √n`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let h = shardax::scipy::linalg::helmert(4, true);
+/// assert!(allclose(h.matmul(h.t()), eye(4), 0.0, 1e-6)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// # Errors
+/// The result carries an error for `n` of 0 or above 4096.
+#[track_caller]
+pub fn helmert(n: usize, full: bool) -> Array {
+    if n == 0 {
+        let e = err!(Value, "helmert needs a positive size, got 0").help("pass the number of elements to compare");
+        return Array::from_result(Err(e), &zeros_dtype([1, 1], DType::F32));
+    }
+    // Row 0 of the full matrix is the mean; row `i` compares element `i`.
+    let first = usize::from(!full);
+    matrix(n - first, n, |row, j| match row + first {
+        0 => (n as f64).sqrt().recip(),
+        i if j < i => ((i * (i + 1)) as f64).sqrt().recip(),
+        i if j == i => -(i as f64 / (i + 1) as f64).sqrt(),
+        _ => 0.0,
+    })
+}
