@@ -658,3 +658,14 @@ fn optimizer_options_equal_optax() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn sparsemax_losses_of_batches_of_batches() -> Result<()> {
+    setup();
+    let scores = array([[3.0f32, 0.0, 0.0], [0.0, 1.0, 0.0]]);
+    let one = multiclass_sparsemax_loss(scores.get(1), array(0));
+    assert_eq!((one.shape(), one.item::<f32>()?), ([].as_slice(), 1.0));
+    let batch = multiclass_sparsemax_loss(scores.broadcast_to([2, 2, 3]), zeros_dtype([2, 2], DType::I32));
+    assert_eq!((batch.shape(), batch.to_vec::<f32>()?), ([2, 2].as_slice(), vec![0.0, 1.0, 0.0, 1.0]));
+    Ok(())
+}

@@ -60,8 +60,8 @@ pub fn multiclass_perceptron_loss(scores: impl ArrayLike, labels: impl ArrayLike
     scores.max(-1) - true_class_score(&scores, &labels)
 }
 
-/// Returns the sparsemax loss, whose probabilities can be 0: `[batch]` for scores `[batch, classes]` and integer labels
-/// `[batch]`.
+/// Returns the sparsemax loss, whose probabilities can be 0. The result is `[...]` for scores `[..., classes]` and
+/// integer labels `[...]`.
 ///
 /// Source: [Martins and Astudillo 2016](https://arxiv.org/abs/1602.02068).
 ///
@@ -74,15 +74,19 @@ pub fn multiclass_perceptron_loss(scores: impl ArrayLike, labels: impl ArrayLike
 #[track_caller]
 pub fn multiclass_sparsemax_loss(scores: impl ArrayLike, labels: impl ArrayLike) -> Array {
     checked!("multiclass_sparsemax_loss", scores, labels);
+    sparsemax_losses(scores.clone(), labels).unwrap_or_else(|error| Array::from_error(error, &scores))
+}
+
+/// Maps over the leading dimensions, because the projection takes one vector of scores.
+fn sparsemax_losses(scores: Array, labels: Array) -> Result<Array> {
+    if scores.ndim() > 1 {
+        return vmap(sparsemax_losses).call((scores, labels));
+    }
     let classes = scores.shape().last().copied().unwrap_or(0);
-    let losses = vmap(|scores: Array, label: Array| -> Result<Array> {
-        let probabilities = projection_simplex(&scores, 1.0)?;
-        let gap = where_(arange(0..classes as i32).equal(&label), 0, &scores - scores.take(&label, 0));
-        let gap = where_(probabilities.not_equal(0), gap, 0);
-        Ok((&probabilities * gap).sum(..) + 0.5 * (1 - probabilities.square().sum(..)))
-    })
-    .call((&scores, &labels));
-    losses.unwrap_or_else(|error| Array::from_error(error, &scores))
+    let probabilities = projection_simplex(&scores, 1.0)?;
+    let gap = where_(arange(0..classes as i32).equal(&labels), 0, &scores - scores.take(&labels, 0));
+    let gap = where_(probabilities.not_equal(0), gap, 0);
+    Ok((&probabilities * gap).sum(..) + 0.5 * (1 - probabilities.square().sum(..)))
 }
 
 /// Returns the elementwise binary sparsemax loss of logits and labels of 0 or 1.
