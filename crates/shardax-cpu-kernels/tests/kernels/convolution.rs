@@ -41,7 +41,7 @@ fn sums(window: &FilterWindow, [x, w]: [&[f32]; 2], [xs, ws]: [[usize; 5]; 2], o
     out
 }
 
-/// Where position `p` of the filter meets the operand for position `e` of the window.
+/// Returns the index of the operand that position `p` of the filter meets for position `e` of the window.
 pub(super) fn location(window: &FilterWindow, e: [usize; SPATIAL], p: [usize; SPATIAL]) -> [i64; SPATIAL] {
     [0, 1, 2].map(|d| (e[d] * window.dilation[d] + p[d] * window.stride[d]) as i64 - window.low[d])
 }

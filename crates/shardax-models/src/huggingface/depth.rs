@@ -218,19 +218,23 @@ impl Pretrained for DepthAnything {
 fn layers(fields: &Fields, count: usize) -> Result<Vec<usize>> {
     let numbers: Option<Vec<usize>> = match (fields.list_opt("out_indices")?, fields.list_opt("out_features")?) {
         (Some(indices), _) => {
-            let number = |index: i64| usize::try_from(if index < 0 { index + count as i64 + 1 } else { index }).ok();
-            indices.iter().map(|index| number(index.as_i64()?)).collect()
+            let indices = indices.iter().map(|index| index.as_i64());
+            // Negative indices count from the last layer.
+            let indices = indices.map(|index| index.map(|i| if i < 0 { i + count as i64 + 1 } else { i }));
+            indices.map(|index| usize::try_from(index?).ok()).collect()
         }
-        (None, Some(names)) => {
-            let number = |name: &str| if name == "stem" { Some(0) } else { name.strip_prefix("stage")?.parse().ok() };
-            names.iter().map(|name| number(name.as_str()?)).collect()
-        }
+        (None, Some(names)) => names.iter().map(|name| layer_of_stage(name.as_str()?)).collect(),
         (None, None) => Some(vec![count]),
     };
     let numbers = numbers.filter(|numbers| numbers.iter().all(|number| *number <= count));
     let numbers = numbers.filter(|numbers| numbers.windows(2).all(|pair| pair[0] < pair[1]) && !numbers.is_empty());
     let message = format!("`out_indices` or `out_features` must be increasing layers of the {count} layers");
     numbers.ok_or_else(|| fields.error(message))
+}
+
+/// Returns the number of the layer that a name such as `stem` or `stage3` means.
+fn layer_of_stage(name: &str) -> Option<usize> {
+    if name == "stem" { Some(0) } else { name.strip_prefix("stage")?.parse().ok() }
 }
 
 /// Reads a factor, which is an integer or one divided by an integer.

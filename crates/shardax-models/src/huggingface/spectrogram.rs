@@ -86,6 +86,7 @@ impl Pretrained for SpectrogramEncoder {
             layer_norm_eps: fields.number("layer_norm_eps")?,
             classes: classes(&fields)?,
         };
+        // A spectrogram that is smaller than a patch would have no patches.
         for (name, size) in [("num_mel_bins", read.num_mel_bins), ("max_length", read.max_length)] {
             if size < read.patch_size {
                 let message = format!("`{name}` is {size}, which is less than a patch of {}", read.patch_size);
@@ -112,6 +113,7 @@ impl Pretrained for SpectrogramEncoder {
             has_scales: false,
         };
         let norm = LayerNorm::builder(features).epsilon(config.layer_norm_eps).build(rngs);
+        // Two entries precede the patches: one of the class, and one for distillation.
         Ok(SpectrogramEncoder {
             patches: patches.strides([config.frequency_stride, config.time_stride]).build(rngs),
             class: small_normal(&[1, 1, features], rngs),

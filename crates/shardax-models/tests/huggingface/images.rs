@@ -132,7 +132,7 @@ fn models_of_stages_have_the_results_of_transformers() -> Result<()> {
 }
 
 #[test]
-fn depths_are_those_of_transformers() -> Result<()> {
+fn depths_equal_transformers() -> Result<()> {
     setup();
     let temp = Folder::new();
     for name in ["depth_anything", "depth_anything_metric"] {
