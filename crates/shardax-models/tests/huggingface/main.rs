@@ -552,9 +552,14 @@ fn tokens_outside_of_the_vocabulary_are_errors() -> Result<()> {
     Ok(())
 }
 
-/// The ends of the names of arrays that are not saved: tables of sines, which the models compute, and counts of batches, which
-/// norms with constant means do not have.
-const NOT_SAVED: [&str; 2] = ["roformer.encoder.embed_positions.weight", "num_batches_tracked"];
+/// The ends of the names of arrays that are not saved: tables of sines, which the models compute, counts of batches, which norms
+/// with constant means do not have, and a pooler, which a model of masked tokens does not use.
+const NOT_SAVED: [&str; 4] = [
+    "roformer.encoder.embed_positions.weight",
+    "num_batches_tracked",
+    "layoutlm.pooler.dense.weight",
+    "layoutlm.pooler.dense.bias",
+];
 
 /// A model whose convolution is one array that transformers divides into three equal parts when it saves it. Here the parts have
 /// the sizes of queries, keys and values. transformers joins the parts when it loads a file, so that it can load both.

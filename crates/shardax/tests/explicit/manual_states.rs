@@ -84,7 +84,7 @@ fn operations_rejected_inside_manual_maps() {
         (&addends, |x| &x * axis_index("x"), P!["x"], "unreduced operands do not vary"),
         (&addends, |x| &x + zeros([8]), u(&["x"]), "must be unreduced and reduced over the same axes"),
         (&addends, |x| pcast_to(x, "x", CastTo::Varying), P!["x"], "Unsupported pcast from=unreduced, to='varying'"),
-        (&addends, |x| reshard(x, P![]), P![], "sum what is unreduced with `psum`"),
+        (&addends, |x| reshard(x, P![]), P![], "sum unreduced values with `psum`"),
         (&reduced, |x| x, P![], "got P() for output of type float32[8]{R:x}"),
         (&reduced, |x| &x * ones([8]), r(&["x"]), "must be unreduced and reduced over the same axes"),
         (&reduced, |_| zeros([8]), r(&["x"]), "got P(reduced={'x'}) for output of type float32[8]"),

@@ -205,10 +205,10 @@ fn layout_errors_of_devices_and_tiles() -> Result<()> {
     let host = SingleDeviceSharding::new(device).with_memory_kind("pinned_host");
     for layout in [Layout::new(COLUMNS).into(), LayoutOptions::Auto] {
         let requested = jit(|x: Array| x * 2.0).out_shardings(Format::new(layout, &host));
-        fails(requested.call(&x), ErrorKind::NotImplemented, &["a layout in other memory than the device's, Layout"]);
+        fails(requested.call(&x), ErrorKind::NotImplemented, &["a layout in other memory than the device's, "]);
     }
     let on_host = Format::new(Layout::new(COLUMNS), &host);
-    fails(device_put(&x, &on_host), ErrorKind::NotImplemented, &["a layout in other memory than the device's, Layout"]);
+    fails(device_put(&x, &on_host), ErrorKind::NotImplemented, &["a layout in other memory than the device's, "]);
     let empty = Format::new(Layout::new([0, 1, 2]).with_tiling([Vec::new()]), device);
     fails(device_put(&x, &empty), ErrorKind::Value, &["a tile has at least one dimension"]);
     fails(jit(|x: Array| x.format().map(|_| x)).call(&x), ErrorKind::Type, &["float32[2,3,4]"]);

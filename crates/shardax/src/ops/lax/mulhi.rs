@@ -5,10 +5,10 @@ use crate::core::program::trace::or_failed;
 use crate::dtype::DType;
 use crate::error::err;
 use crate::ops::elementwise::{bitwise_and, right_shift};
-use crate::ops::numpy::where_;
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::promotion::promote_dtypes;
+use crate::ops::select::where_;
 
 /// Returns the upper half of the bits of an integer product: of the `2n` bits of the product of two integers of `n` bits, the
 /// upper `n`, in the operands' dtype.

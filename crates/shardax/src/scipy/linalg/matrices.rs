@@ -9,7 +9,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::constants::eye_offset_dtype;
 use crate::ops::lax;
-use crate::ops::numpy::{ConvolveMode, complex, promote_dtypes, to_inexact, where_, zeros_dtype};
+use crate::ops::numpy::{ConvolveMode, complex, maximum, promote_dtypes, to_inexact, where_, zeros_dtype};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 
@@ -102,32 +102,19 @@ pub fn companion(a: impl ArrayLike) -> Array {
             return Err(err!(Value, "companion needs at least two coefficients, got {}", x.type_name())
                 .help("pass a vector of coefficients, the highest power first"));
         }
-        composite1("companion", (), &[x], |(), args| Ok(vec![companion_by_places(&args[0])]))
+        composite1("companion", (), &[x], |(), args| {
+            let a = &args[0];
+            let (n, batch) = (a.shape()[a.ndim() - 1], &a.shape()[..a.ndim() - 1]);
+            let row = monic_coefficients(a).expand_dims(-2);
+            let below = eye_offset_dtype(n - 2, n - 1, 0, DType::F32).astype(a.dtype());
+            Ok(vec![lax::concatenate(&[row, below.broadcast_to([batch, &[n - 2, n - 1]].concat())], -2)])
+        })
     })
 }
 
-/// The places of the constants 0 and 1, which precede the coefficients.
-const ZERO: i32 = 0;
-const ONE: i32 = 1;
-
-/// The entries of a matrix `[n, n]`: `place(row, column)` is [`ZERO`], [`ONE`], or 2 + the power's place in
-/// `-a[1..] / a[0]`.
-fn of_coefficients(a: &Array, place: impl Fn(usize, usize) -> i32) -> Array {
-    let n = a.shape()[a.ndim() - 1] - 1;
-    let coefficients = -lax::slice_in_dim(a, 1, n + 1, -1) / lax::slice_in_dim(a, 0, 1, -1);
-    let batch = &a.shape()[..a.ndim() - 1];
-    let constants = lax::iota(a.dtype(), &[batch, &[2]].concat(), batch.len());
-    let entries: Vec<i32> = (0..n * n).map(|i| place(i / n, i % n)).collect();
-    let places = or_failed(a, || Array::from_slice(&entries, &[n, n]));
-    lax::concatenate(&[constants, coefficients], -1).take(places, -1)
-}
-
-fn companion_by_places(a: &Array) -> Array {
-    of_coefficients(a, |row, column| match row {
-        0 => 2 + column as i32,
-        _ if row == column + 1 => ONE,
-        _ => ZERO,
-    })
+/// The coefficients after the first, divided by the first, with the sign that companion matrices have.
+fn monic_coefficients(a: &Array) -> Array {
+    -lax::slice_in_dim(a, 1, a.shape()[a.ndim() - 1], -1) / lax::slice_in_dim(a, 0, 1, -1)
 }
 
 /// Returns Fiedler's companion matrix of a polynomial, which has five diagonals and the eigenvalues of [`companion`]
@@ -152,21 +139,21 @@ pub fn fiedler_companion(a: impl ArrayLike) -> Array {
             return Err(err!(Value, "fiedler_companion needs at least one coefficient, got {}", x.type_name())
                 .help("pass a vector of coefficients, the highest power first"));
         }
-        composite1("fiedler_companion", (), &[x], |(), args| Ok(vec![of_coefficients(&args[0], fiedler_place)]))
+        composite1("fiedler_companion", (), &[x], |(), args| Ok(vec![fiedler_companion_of(&args[0])]))
     })
 }
 
-/// The coefficients alternate between two diagonals; the ones beside them lead from each to the next.
-fn fiedler_place(row: usize, column: usize) -> i32 {
-    match (row, column) {
-        (0, 0) => 2,
-        (1, 0) => ONE,
-        _ if row.is_multiple_of(2) && column == row + 1 => 2 + column as i32,
-        _ if row.is_multiple_of(2) && column == row + 2 => ONE,
-        _ if row.is_multiple_of(2) && column + 1 == row => 2 + row as i32,
-        _ if !row.is_multiple_of(2) && column + 2 == row => ONE,
-        _ => ZERO,
-    }
+fn fiedler_companion_of(a: &Array) -> Array {
+    let n = a.shape()[a.ndim() - 1] - 1;
+    let [row, column] = [0, 1].map(|d| lax::iota(DType::I64, &[n, n], d));
+    let right = column.clone() - &row;
+    let is_even = (&row & 1).equal(0);
+    let is_corner = (&row + &column).equal(0);
+    // In even rows, the coefficients are next to the diagonal; in the others, the ones lead to the next pair of them.
+    let is_coefficient = (is_even.clone() & right.abs().equal(1)) | is_corner;
+    let is_one = (is_even.clone() & right.equal(2)) | (!is_even & right.equal(-2)) | (row.equal(1) & column.equal(0));
+    let coefficients = monic_coefficients(a).take(where_(is_coefficient.clone(), maximum(row, column), 0), -1);
+    where_(is_coefficient, coefficients, is_one.astype(a.dtype()))
 }
 
 /// Returns the matrix whose product with a vector `[n]` is the convolution of `a` with it, as
