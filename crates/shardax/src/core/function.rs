@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::array::Array;
 use super::tree::Tree;
-use crate::error::{AtCaller, Result, err};
+use crate::error::{AtCaller, Error, Result, err};
 use crate::shape::AxisNumber;
 use crate::source;
 
@@ -279,16 +279,18 @@ pub trait SameArgs {
 /// Converts a position that can be negative.
 fn position_of(argnum: i32, count: usize) -> Result<usize> {
     let from_front = i64::from(argnum) + if argnum < 0 { count as i64 } else { 0 };
-    usize::try_from(from_front).ok().filter(|&position| position < count).ok_or_else(|| {
-        err!(Value, "argnums {argnum} is out of bounds for a function of {count} arguments")
-            .help("positions count from 0, negative ones from the last")
-    })
+    usize::try_from(from_front).ok().filter(|&position| position < count).ok_or_else(|| out_of_bounds(argnum, count))
+}
+
+fn out_of_bounds(argnum: i32, count: usize) -> Error {
+    err!(Value, "argnums {argnum} is out of bounds for a function of {count} arguments")
+        .help("positions count from 0, negative ones from the last")
 }
 
 /// Returns a clone of the argument at a position that can be negative.
 fn argument<Args: SameArgs>(args: &Args, argnum: i32) -> Result<Args::Arg> {
     let position = position_of(argnum, Args::COUNT)?;
-    Ok(args.at(position).expect("a position below the number of arguments").clone())
+    args.at(position).cloned().ok_or_else(|| out_of_bounds(argnum, Args::COUNT))
 }
 
 impl<Args: SameArgs> Argnums<Args> for i32 {

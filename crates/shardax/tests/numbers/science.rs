@@ -110,3 +110,15 @@ fn orthonormal_cosine_transforms_of_float64() -> Result<()> {
     assert!(flat.iter().all(|y| (y - 1.0).abs() < 1e-14), "{flat:?}");
     Ok(())
 }
+
+/// Every entry takes many steps, so that a large matrix would not end.
+#[test]
+fn binomial_matrices_of_the_largest_sizes() {
+    use shardax::scipy::linalg::{PascalKind, helmert, invhilbert, invpascal, pascal};
+    setup();
+    for kind in [PascalKind::Symmetric, PascalKind::Lower, PascalKind::Upper] {
+        assert_eq!(invpascal(512, kind).shape(), [512, 512]);
+        assert!(pascal(513, kind).check().is_err() && invpascal(usize::MAX, kind).check().is_err());
+    }
+    assert!(invhilbert(513).check().is_err() && helmert(4097, true).check().is_err());
+}

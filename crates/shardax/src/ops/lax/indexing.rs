@@ -325,11 +325,12 @@ pub fn sort(operands: &[Array], dimension: i32, num_keys: usize) -> Result<Vec<A
 /// # Errors
 /// The results carry an error if the shapes differ, or if `dimension` is out of bounds.
 #[track_caller]
-pub fn sort_key_val(keys: &Array, values: &Array, dimension: i32) -> (Array, Array) {
-    match sort(&[keys.clone(), values.clone()], dimension, 1) {
+pub fn sort_key_val(keys: impl ArrayLike, values: impl ArrayLike, dimension: i32) -> (Array, Array) {
+    let (keys, values) = (keys.into_array(), values.into_array());
+    match sort(&[keys.clone(), values], dimension, 1) {
         Ok(sorted) => (sorted[0].clone(), sorted[1].clone()),
         Err(e) => {
-            let failed = Array::from_result(Err(e), keys);
+            let failed = Array::from_result(Err(e), &keys);
             (failed.clone(), failed)
         }
     }

@@ -32,22 +32,26 @@ fn alternating_sign(i: usize) -> f64 {
     if i.is_multiple_of(2) { 1.0 } else { -1.0 }
 }
 
-/// A float32 matrix of these entries, which are rounded once.
+/// The largest matrix of binomial coefficients. Most of its entries are infinite in float32, the first from 131 rows on, and each
+/// entry takes as many steps as there are rows.
+const MAX_BINOMIAL_ROWS: usize = 512;
+
+/// The largest matrix whose entries take one step each, which limits the constants of a program.
+const MAX_ROWS: usize = 4096;
+
+/// A float32 matrix `[rows, columns]` of these entries, which are rounded once, or an error beyond `max` columns.
 #[track_caller]
-fn matrix(rows: usize, columns: usize, entry: impl Fn(usize, usize) -> f64) -> Array {
+fn matrix([rows, columns]: [usize; 2], max: usize, entry: impl Fn(usize, usize) -> f64) -> Array {
     let like = zeros_dtype([1, 1], DType::F32);
     or_failed(&like, || {
-        let count = rows.checked_mul(columns).filter(|&count| count <= MAX_ENTRIES).ok_or_else(|| {
-            err!(Value, "a matrix of {rows} × {columns} is too large for entries that are computed on the host")
-                .help("its entries are infinite in float32 beyond a few hundred rows; pass a smaller size")
-        })?;
-        let entries: Vec<f32> = (0..count).map(|i| entry(i / columns, i % columns) as f32).collect();
+        if columns > max {
+            return Err(err!(Value, "the host computes this matrix up to a size of {max}, got {columns}")
+                .help(format!("pass a size of at most {max}")));
+        }
+        let entries: Vec<f32> = (0..rows * columns).map(|i| entry(i / columns, i % columns) as f32).collect();
         Array::from_slice(&entries, &[rows, columns])
     })
 }
-
-/// The largest number of entries, which limits the constants of a program.
-const MAX_ENTRIES: usize = 1 << 24;
 
 /// Returns Pascal's matrix of binomial coefficients, `[n, n]` in float32.
 ///
@@ -59,10 +63,10 @@ const MAX_ENTRIES: usize = 1 << 24;
 /// ```
 ///
 /// # Errors
-/// The result carries an error for `n` above 4096.
+/// The result carries an error for `n` above 512.
 #[track_caller]
 pub fn pascal(n: usize, kind: PascalKind) -> Array {
-    matrix(n, n, |i, j| match kind {
+    matrix([n, n], MAX_BINOMIAL_ROWS, |i, j| match kind {
         PascalKind::Symmetric => binomial(i + j, i),
         PascalKind::Lower => binomial(i, j),
         PascalKind::Upper => binomial(j, i),
@@ -80,13 +84,15 @@ pub fn pascal(n: usize, kind: PascalKind) -> Array {
 /// ```
 ///
 /// # Errors
-/// The result carries an error for `n` above 4096.
+/// The result carries an error for `n` above 512.
 #[track_caller]
 pub fn invpascal(n: usize, kind: PascalKind) -> Array {
-    matrix(n, n, |i, j| match kind {
-        // The product of the triangular inverses.
+    // The symmetric matrix is a product of triangular matrices, so it reads each coefficient many times.
+    let size = if kind == PascalKind::Symmetric { n.min(MAX_BINOMIAL_ROWS) } else { 0 };
+    let coefficients: Vec<Vec<f64>> = (0..size).map(|k| (0..=k).map(|i| binomial(k, i)).collect()).collect();
+    matrix([n, n], MAX_BINOMIAL_ROWS, |i, j| match kind {
         PascalKind::Symmetric => {
-            let products = (i.max(j)..n).map(|k| binomial(k, i) * binomial(k, j));
+            let products = coefficients[i.max(j)..].iter().map(|row| row[i] * row[j]);
             alternating_sign(i + j) * products.sum::<f64>()
         }
         PascalKind::Lower => alternating_sign(i + j) * binomial(i, j),
@@ -105,18 +111,18 @@ pub fn invpascal(n: usize, kind: PascalKind) -> Array {
 /// ```
 ///
 /// # Errors
-/// The result carries an error for `n` above 4096.
+/// The result carries an error for `n` above 512.
 #[track_caller]
 pub fn invhilbert(n: usize) -> Array {
-    matrix(n, n, |i, j| {
+    matrix([n, n], MAX_BINOMIAL_ROWS, |i, j| {
         let factors = [(n + i, n - j - 1), (n + j, n - i - 1), (i + j, i), (i + j, i)];
         let product: f64 = factors.into_iter().map(|(n, k)| binomial(n, k)).product();
         alternating_sign(i + j) * (i + j + 1) as f64 * product
     })
 }
 
-/// Returns Helmert's matrix in float32: orthonormal rows, each of which compares an element with the mean of the elements
-/// before it. It has `n - 1` rows, and if `full`, an additional first row of `1 / √n`.
+/// Returns Helmert's matrix in float32. Its rows are orthonormal, and each row compares an element with the mean of the
+/// elements before it. It has `n - 1` rows, and if `full`, an additional first row of `1 / √n`.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -135,7 +141,7 @@ pub fn helmert(n: usize, full: bool) -> Array {
     }
     // Row 0 of the full matrix is the mean; row `i` compares element `i`.
     let first = usize::from(!full);
-    matrix(n - first, n, |row, j| match row + first {
+    matrix([n - first, n], MAX_ROWS, |row, j| match row + first {
         0 => (n as f64).sqrt().recip(),
         i if j < i => ((i * (i + 1)) as f64).sqrt().recip(),
         i if j == i => -(i as f64 / (i + 1) as f64).sqrt(),
