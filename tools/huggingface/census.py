@@ -21,7 +21,8 @@ KNOWN = {
     "huggingface/resnet.rs": [r"const KNOWN.*?\];"],
     "huggingface/mobilenet.rs": [r"const KNOWN.*?\];"],
     "huggingface/wav2vec.rs": [r"const KNOWN.*?\];"],
-    "huggingface/depth.rs": [r"check_type\(&fields[^)]*\)"],
+    "huggingface/depth.rs": [r"const KNOWN.*?\];"],
+    "huggingface/yolos.rs": [r"check_type\([^)]*\)"],
     "huggingface/spectrogram.rs": [r"check_type\([^)]*\)"],
     "huggingface/segformer.rs": [r"check_type\([^)]*\)"],
     "huggingface/swin.rs": [r"const KNOWN.*?\];"],
@@ -37,6 +38,7 @@ KINDS = {
     "encoders of texts": ["MASKED_LM"],
     "encoders of images": ["IMAGE_CLASSIFICATION", "ZERO_SHOT_IMAGE_CLASSIFICATION"],
     "depth of images": ["DEPTH_ESTIMATION"],
+    "objects in images": ["OBJECT_DETECTION"],
     "encoders of sound": ["CTC", "AUDIO_CLASSIFICATION"],
     "encoders with decoders": ["SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ"],
 }

@@ -81,6 +81,64 @@ def deit(name, kind, **options):
     written(name, model, {"pixel_values": images, "logits": output.logits if "logits" in output else output.last_hidden_state})
 
 
+def norms(model):
+    """Sets the means and variances of norms to random numbers."""
+    for name, buffer in model.named_buffers():
+        if name.endswith("running_mean"):
+            buffer.copy_(torch.randn_like(buffer) * 0.3)
+        if name.endswith("running_var"):
+            buffer.copy_(torch.rand_like(buffer) + 0.5)
+
+
+def mae(name, kind):
+    """With all patches visible, in their order."""
+    model = getattr(transformers, kind)
+    model = model(model.config_class(image_size=8, patch_size=4, mask_ratio=0.0, decoder_num_hidden_layers=1, decoder_hidden_size=8,
+                                     decoder_num_attention_heads=2, decoder_intermediate_size=12, **SIZES))
+    randomize(model)
+    images = torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        output = (model.vit if hasattr(model, "vit") else model)(images, noise=torch.arange(4.0).repeat(2, 1))
+    written(name, model, {"pixel_values": images, "logits": output.last_hidden_state})
+
+
+def yolos(name, kind, shapes=((8, 12), (16, 9)), **options):
+    """With images of the size of the configuration, and of another one."""
+    model = getattr(transformers, kind)
+    model = model(model.config_class(**{**YOLOS, "num_labels": 5, **options}))
+    randomize(model)
+    arrays = {}
+    for number, shape in enumerate(shapes):
+        images = torch.randn(2, 3, *shape)
+        with torch.no_grad():
+            output = model(images)
+        arrays[f"pixel_values_{number}"] = images
+        arrays[f"logits_{number}"] = output.logits if "logits" in output else output.last_hidden_state
+        if "pred_boxes" in output:
+            arrays[f"boxes_{number}"] = output.pred_boxes
+    written(name, model, arrays)
+
+
+def vitpose(name, **options):
+    """The heat maps of joints, with the joints last."""
+    t = transformers
+    config = t.VitPoseConfig(backbone_config=t.VitPoseBackboneConfig(**VITPOSE), num_labels=5, **options)
+    model = t.VitPoseForPoseEstimation(config)
+    randomize(model)
+    norms(model)
+    for parameter in model.head.parameters():
+        if parameter.dim() == 4:
+            parameter.data.mul_(1.5 / (parameter.std() * parameter[0].numel() ** 0.5))
+    images = torch.randn(2, 3, 16, 15)
+    with torch.no_grad():
+        written(name, model, {"pixel_values": images, "logits": model(images).heatmaps.permute(0, 2, 3, 1)})
+
+
+YOLOS = {**SIZES, "num_hidden_layers": 3, "image_size": [8, 12], "patch_size": 4, "num_detection_tokens": 3}
+VITPOSE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "mlp_ratio": 2, "image_size": [16, 15], "patch_size": [8, 5],
+           "out_indices": [2]}
+
+
 def staged(name, kind, size=16, **options):
     """A model whose stages have different sizes, with images of two sizes."""
     labels = {i: str(i) for i in range(5)}
@@ -95,11 +153,7 @@ def staged(name, kind, size=16, **options):
                 parameter.data.abs_().add_(0.7)
             if parameter.dim() == 4:
                 parameter.data.mul_(1.5 / (parameter.std() * parameter[0].numel() ** 0.5))
-    for buffer_name, buffer in model.named_buffers():
-        if buffer_name.endswith("running_mean"):
-            buffer.copy_(torch.randn_like(buffer) * 0.3)
-        if buffer_name.endswith("running_var"):
-            buffer.copy_(torch.rand_like(buffer) + 0.5)
+    norms(model)
     if hasattr(model, "classifier"):
         model.classifier.weight.data.mul_(20) if hasattr(model.classifier, "weight") else model.classifier[1].weight.data.mul_(20)
     arrays = {}
@@ -237,6 +291,10 @@ def sound(name, kind, is_masked=True, **options):
     model = getattr(transformers, kind)
     model = model(model.config_class(**{**WAVES, **options, "num_labels": 3}))
     randomize(model)
+    for name_of_array, array in model.named_parameters():
+        # Otherwise these are all equal, or too small to matter.
+        if "gru_rel_pos" in name_of_array or "rel_attn_embed" in name_of_array or "adapter_layer" in name_of_array:
+            array.data.add_(torch.randn_like(array) * 0.5)
     mask = torch.tensor([[1] * 400, [1] * 250 + [0] * 150]) if is_masked else torch.ones(2, 400, dtype=torch.int64)
     samples = torch.randn(2, 400) * mask
     with torch.no_grad():
@@ -280,15 +338,32 @@ def depth(name, encoder, **options):
     """The depth of the pixels of two images."""
     t = transformers
     config = t.DepthAnythingConfig(backbone_config=t.Dinov2Config(**DEPTH_ENCODER, **encoder), **DEPTH, **options)
-    model = t.DepthAnythingForDepthEstimation(config)
+    depths(name, t.DepthAnythingForDepthEstimation(config), [(16, 16), (20, 12)])
+
+
+DPT = {"neck_hidden_sizes": [5, 6, 8, 10], "fusion_hidden_size": 6, "neck_ignore_stages": []}
+DPT_ENCODER = {**SIZES, "image_size": 16, "patch_size": 4, "num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3]}
+
+
+def dpt(name, encoder=None, shapes=((16, 16), (12, 12), (24, 24)), **options):
+    """With an encoder of its own, which reads only squares, or with DINOv2."""
+    t = transformers
+    encoder = {"backbone_config": t.Dinov2Config(**DEPTH_ENCODER, **encoder)} if encoder else DPT_ENCODER
+    depths(name, t.DPTForDepthEstimation(t.DPTConfig(**encoder, **DPT, **options)), shapes)
+
+
+def depths(name, model, shapes):
+    """Saves a model of depths and the depths of images of these shapes."""
     randomize(model)
+    norms(model)
     for parameter in [*model.neck.parameters(), *model.head.parameters()]:
         if parameter.dim() == 4:
             parameter.data.mul_(1.5 / (parameter.std() * parameter[0].numel() ** 0.5))
     # Otherwise many relative depths are zero.
-    model.head.conv3.bias.data.add_(1.5 if config.depth_estimation_type == "relative" else 0.0)
+    last = model.head.conv3 if hasattr(model.head, "conv3") else model.head.head[4]
+    last.bias.data.add_(1.5 if getattr(model.config, "depth_estimation_type", "relative") == "relative" else 0.0)
     arrays = {}
-    for number, (rows, columns) in enumerate([(16, 16), (20, 12)]):
+    for number, (rows, columns) in enumerate(shapes):
         images = torch.randn(2, 3, rows, columns)
         with torch.no_grad():
             arrays |= {f"pixel_values_{number}": images, f"logits_{number}": model(images).predicted_depth}
@@ -357,6 +432,17 @@ CASES = {
     "depth_anything": lambda: depth("depth_anything", {"out_features": ["stage1", "stage2", "stage3", "stage4"]}),
     "depth_anything_metric": lambda: depth("depth_anything_metric", {"out_indices": [0, 1, 3, 4], "apply_layernorm": False},
                                            depth_estimation_type="metric", max_depth=20, reassemble_factors=[3, 1, 0.5, 1], head_in_index=2),
+    # Images whose stages have other sizes than twice the next one.
+    "dpt": lambda: dpt("dpt"),
+    "dpt_norms": lambda: dpt("dpt_norms", use_batch_norm_in_fusion_residual=True, readout_type="ignore", head_in_index=2),
+    "dpt_dinov2": lambda: dpt("dpt_dinov2", {"out_indices": [1, 2, 3, 4]}, ((16, 16), (20, 12)), hidden_act="relu"),
+    "vit_mae": lambda: mae("vit_mae", "ViTMAEModel"),
+    "vit_mae_pretraining": lambda: mae("vit_mae_pretraining", "ViTMAEForPreTraining"),
+    "yolos": lambda: yolos("yolos", "YolosForObjectDetection"),
+    # As the smallest published model, whose patches do not fill its images.
+    "yolos_rest": lambda: yolos("yolos_rest", "YolosForObjectDetection", image_size=[10, 13], use_mid_position_embeddings=False, qkv_bias=False),
+    "yolos_model": lambda: yolos("yolos_model", "YolosModel"),
+    "vitpose": lambda: vitpose("vitpose"),
     "ijepa": lambda: deit("ijepa", "IJepaModel"),
     "t5": t5,
     "t5_gated": lambda: t5("t5_gated", tied=False, feed_forward_proj="gated-gelu"),
@@ -382,6 +468,15 @@ CASES = {
     "wav2vec2_classes": lambda: sound("wav2vec2_classes", "Wav2Vec2ForSequenceClassification", num_conv_pos_embeddings=5, hidden_act="relu"),
     "wav2vec2_model": lambda: sound("wav2vec2_model", "Wav2Vec2Model", mask_time_prob=0.0, is_masked=False),
     "hubert": lambda: sound("hubert", "HubertForCTC", is_masked=False, feat_proj_layer_norm=False),
+    # Distances of which the largest share a group, and norms of inputs or of sums.
+    "wavlm": lambda: sound("wavlm", "WavLMForCTC", feat_extract_norm="layer", do_stable_layer_norm=True, num_buckets=16, max_bucket_distance=12),
+    "wavlm_model": lambda: sound("wavlm_model", "WavLMModel", num_buckets=16, max_bucket_distance=12),
+    "wavlm_classes": lambda: sound("wavlm_classes", "WavLMForSequenceClassification"),
+    # As MMS has it.
+    "wav2vec2_adapters": lambda: sound("wav2vec2_adapters", "Wav2Vec2ForCTC", feat_extract_norm="layer", do_stable_layer_norm=True, adapter_attn_dim=6),
+    "unispeech": lambda: sound("unispeech", "UniSpeechForCTC"),
+    "unispeech_sat": lambda: sound("unispeech_sat", "UniSpeechSatForCTC", mask_time_prob=0.0),
+    "data2vec_audio": lambda: sound("data2vec_audio", "Data2VecAudioForCTC", num_conv_pos_embeddings=3, conv_pos_kernel_size=5),
     "hubert_model": lambda: sound("hubert_model", "HubertModel", feat_extract_norm="layer", do_stable_layer_norm=True),
 }
 

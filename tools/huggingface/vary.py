@@ -16,11 +16,11 @@ import sys
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import (AutoConfig, AutoModel, AutoModelForAudioClassification, AutoModelForCausalLM, AutoModelForCTC, AutoModelForDepthEstimation, AutoModelForImageClassification, AutoModelForMaskedLM,
+from transformers import (AutoConfig, AutoModel, AutoModelForAudioClassification, AutoModelForCausalLM, AutoModelForCTC, AutoModelForDepthEstimation, AutoModelForImageClassification, AutoModelForMaskedLM, AutoModelForObjectDetection,
                           AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoModelForZeroShotImageClassification)
 
 from defaults import defaults
-from towers import AST, DEPTH, DEPTH_ENCODER, SEGFORMER, WAVES
+from towers import AST, DEPTH, DEPTH_ENCODER, DPT, DPT_ENCODER, SEGFORMER, VITPOSE, WAVES, YOLOS
 from generate import DISTANCES, DISTILLED, FAMILIES, DECODER, GPT, KV, MODERN, SIZES, VOCABULARY, randomize, sizes_of
 
 transformers.logging.set_verbosity_error()
@@ -77,9 +77,14 @@ OTHERS = {
     AutoModelForSpeechSeq2Seq: {"whisper": SOUND},
     AutoModelForDepthEstimation: {
         "depth_anything": {**DEPTH, "backbone_config": {"model_type": "dinov2", **DEPTH_ENCODER, "out_indices": [1, 2, 3, 4]}},
+        "dpt": {**DPT_ENCODER, **DPT},
     },
+    AutoModelForObjectDetection: {"yolos": {**YOLOS, **LABELS}},
     AutoModelForAudioClassification: {"audio-spectrogram-transformer": {**AST, **LABELS}},
-    AutoModelForCTC: {kind: WAVES for kind in ["wav2vec2", "hubert"]},
+    AutoModelForCTC: {
+        **{kind: WAVES for kind in ["wav2vec2", "hubert", "wavlm", "unispeech", "unispeech-sat"]},
+        "data2vec-audio": {**WAVES, "num_conv_pos_embeddings": 2, "conv_pos_kernel_size": 5},
+    },
     AutoModelForImageClassification: {
         **{kind: IMAGES for kind in ["vit", "vit_msn", "beit", "data2vec-vision"]},
         "deit": {**IMAGES, "architectures": ["DeiTForImageClassification"]},
@@ -96,6 +101,7 @@ OTHERS = {
         "swin": {**LABELS, "image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 2], "window_size": 3},
     },
     AutoModel: {
+        "vit_mae": {**IMAGES, "architectures": ["ViTMAEModel"]},
         "ijepa": {**IMAGES, "architectures": ["IJepaModel"]},
         "dinov3_vit": {**IMAGES, "architectures": ["DINOv3ViTModel"]},
     },
@@ -107,6 +113,7 @@ TOWERS = {
     for kind, text, vision in [("clip", {}, {}), ("metaclip_2", {}, {}), ("siglip", {"projection_size": 16}, {}),
                                ("siglip2", {"projection_size": 16}, {"num_patches": 4})]
 }
+OTHERS[transformers.VitPoseForPoseEstimation] = {"vitpose": {**LABELS, "backbone_config": {"model_type": "vitpose_backbone", **VITPOSE}}}
 CLASSES = {kind: name for name, kinds in OTHERS.items() for kind in kinds} | {kind: AutoModelForZeroShotImageClassification for kind in TOWERS}
 
 # With two features that are turned the base would have no effect.
@@ -254,6 +261,9 @@ def fields_of_towers(kind, base):
 def images_of(config):
     """Random images of the size in a configuration."""
     vision = getattr(config, "vision_config", config)
+    encoder = getattr(config, "backbone_config", None) or vision
+    if isinstance(encoder.image_size, (list, tuple)):
+        return torch.randn(2, 3, *encoder.image_size)
     size = vision.image_size if getattr(vision, "image_size", 224) != 224 else 16
     return torch.randn(2, getattr(vision, "num_channels", 3), size, size)
 
@@ -275,9 +285,14 @@ def inputs_of(kind, config):
         inputs = {"input_features": torch.randn(2, config.num_mel_bins, 2 * config.max_source_positions),
                   "decoder_input_ids": torch.randint(3, VOCABULARY, (2, 6))}
         return inputs, {**inputs, "input_features": inputs["input_features"].transpose(1, 2).contiguous()}
-    if CLASSES.get(kind) not in (AutoModel, AutoModelForDepthEstimation, AutoModelForImageClassification, AutoModelForZeroShotImageClassification):
+    if CLASSES.get(kind) not in (AutoModel, AutoModelForDepthEstimation, AutoModelForObjectDetection, transformers.VitPoseForPoseEstimation, AutoModelForImageClassification, AutoModelForZeroShotImageClassification):
         return texts, texts
     images = images_of(config)
+    if kind == "vit_mae":
+        # All patches are visible, in their order.
+        config.mask_ratio = 0.0
+        noise = torch.arange(float((config.image_size // config.patch_size) ** 2)).repeat(2, 1)
+        return {"pixel_values": images, "noise": noise}, {"pixel_values": images.permute(0, 2, 3, 1).contiguous()}
     last = {"pixel_values": images.permute(0, 2, 3, 1).contiguous()}
     if kind not in TOWERS:
         return {"pixel_values": images}, last
@@ -297,7 +312,7 @@ def inputs_of(kind, config):
 
 def logits_of(output):
     """The logits of a model, or the features of a model without a head."""
-    return next(output[name] for name in ("logits", "logits_per_image", "last_hidden_state", "predicted_depth") if name in output)
+    return next(output[name] for name in ("logits", "logits_per_image", "last_hidden_state", "predicted_depth", "heatmaps") if name in output)
 
 
 def vary(out, kind, base):
@@ -312,7 +327,8 @@ def vary(out, kind, base):
             torch.manual_seed(5)
             config = AutoConfig.from_pretrained(folder)
             config._attn_implementation = "eager"
-            model = CLASSES.get(kind, AutoModelForCausalLM).from_config(config)
+            class_of_kind = CLASSES.get(kind, AutoModelForCausalLM)
+            model = class_of_kind.from_config(config) if hasattr(class_of_kind, "from_config") else class_of_kind(config)
             randomize(model)
             for name, buffer in model.named_buffers():
                 if name.endswith(("running_mean", "running_var")):
@@ -320,6 +336,7 @@ def vary(out, kind, base):
             inputs, arrays = inputs_of(kind, config)
             with torch.no_grad():
                 logits = logits_of(model(**inputs))
+                logits = logits.permute(0, 2, 3, 1) if kind == "vitpose" else logits
             if not torch.isfinite(logits).all():
                 raise ValueError("no numbers")
             raw = (folder / "config.json").read_text()

@@ -50,7 +50,8 @@ pub use decoder::{
 pub use encoder_decoder::{EncodedInput, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, Side, log_mel};
 pub use generate::{GenerateOptions, Generation, TextModel};
 pub use huggingface::{
-    Bert, BertOptions, Clip, Config, ConvNext, CrossEncoder, Deberta, DepthAnything, LoadOptions, MobileNet,
+    Bert, BertOptions, Clip, Config, ConvNext, CrossEncoder, Deberta, DepthEstimator, LoadOptions, MobileNet,
     ModernBert, Pretrained, Resnet, Segformer, SentenceEncoder, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit,
+    VitPose, Yolos,
 };
 pub use quantized::Packed;

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 
 use shardax_models::huggingface::Weights;
 use shardax_models::{
-    Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, DecoderConfig, DepthAnything, EncoderDecoder,
+    Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, DecoderConfig, DepthEstimator, EncoderDecoder,
     GenerateOptions, LoadOptions, MobileNet, ModernBert, Pretrained, QkNorm, Resnet, Segformer, Siglip, SoundEncoder,
-    SpectrogramEncoder, Swin, Vit,
+    SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -168,8 +168,17 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
     if Resnet::read(&config).is_ok() {
         return sharded_images(folder, rules, |model: Resnet, images| model.forward(images));
     }
-    if DepthAnything::read(&config).is_ok() {
-        return sharded_images(folder, rules, |model: DepthAnything, images| model.forward(images));
+    if DepthEstimator::read(&config).is_ok() {
+        return sharded_images(folder, rules, |model: DepthEstimator, images| model.forward(images));
+    }
+    if Yolos::read(&config).is_ok() {
+        return sharded_images(folder, rules, |model: Yolos, images| {
+            let x = model.encode(&images);
+            if model.has_head() { model.forward(images).0 } else { x }
+        });
+    }
+    if VitPose::read(&config).is_ok() {
+        return sharded_images(folder, rules, |model: VitPose, images| model.forward(images));
     }
     if MobileNet::read(&config).is_ok() {
         return sharded_images(folder, rules, |model: MobileNet, images| model.forward(images));

@@ -181,6 +181,8 @@ pub(super) enum Interpolation {
     FilteredBicubic,
     /// Bilinear, with an antialiasing filter.
     FilteredLinear,
+    /// Bilinear, without an antialiasing filter.
+    Linear,
 }
 
 /// The sizes of [`Patches`].
@@ -286,16 +288,39 @@ impl Patches {
                 format!("images of {grid:?} patches do not fit the model, which has {learned} by {learned} patches");
             return Err(value_error(message, "resize the images to `image_size` of the configuration"));
         };
-        let table = positions.get(entries..).reshape([learned, learned, features]).astype(DType::F32);
-        let weights = match interpolation {
+        let table = positions.get(entries..).reshape([learned, learned, features]);
+        let table = interpolation.of_table(&table, grid)?;
+        Ok(concatenate(&[positions.get(..entries).astype(DType::F32), table], 0))
+    }
+}
+
+impl Interpolation {
+    /// Interpolates a table of positions, `[rows, columns, features]`, to another grid. The result is `[rows * columns, features]`.
+    pub fn of_table(self, table: &Array, grid: [usize; 2]) -> Result<Array> {
+        let &[rows, columns, features] = table.shape() else { return Ok(table.clone()) };
+        let weights = match self {
             Interpolation::Bicubic => bicubic_weights,
             Interpolation::FilteredBicubic => filtered_weights,
             Interpolation::FilteredLinear => linear_weights,
+            Interpolation::Linear => bilinear_weights,
         };
-        let [rows, columns] = grid.map(|size| weights(learned, size));
-        let table = einsum("ia,jb,abf->ijf", &[&rows?, &columns?, &table]).reshape([-1, features as i32]);
-        Ok(concatenate(&[positions.get(..entries).astype(DType::F32), table], 0))
+        let [down, right] = [weights(rows, grid[0])?, weights(columns, grid[1])?];
+        let table = table.astype(DType::F32);
+        Ok(einsum("ia,jb,abf->ijf", &[&down, &right, &table]).reshape([-1, features as i32]))
     }
+}
+
+/// Returns the weights `[to, from]` of linear interpolation without antialiasing, as in PyTorch's `interpolate`. Entries at the border
+/// are repeated.
+pub(super) fn bilinear_weights(from: usize, to: usize) -> Result<Array> {
+    let mut weights = vec![0.0f32; to * from];
+    for row in 0..to {
+        let center = ((row as f64 + 0.5) * from as f64 / to as f64 - 0.5).max(0.0);
+        let (first, share) = ((center as usize).min(from - 1), center.fract());
+        weights[row * from + first] += (1.0 - share) as f32;
+        weights[row * from + (first + 1).min(from - 1)] += share as f32;
+    }
+    Array::from_vec(weights, &[to, from])
 }
 
 /// Repeats entries for each image of `patches`, `[batch, patches, features]`. The result has the shape `[batch,

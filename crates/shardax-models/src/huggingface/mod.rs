@@ -50,8 +50,10 @@ mod spectrogram;
 mod swin;
 mod vision;
 mod vit;
+mod vitpose;
 mod wav2vec;
 mod weights;
+mod yolos;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -69,7 +71,7 @@ pub use config::Config;
 pub use convnext::{ConvNext, ConvNextConfig};
 pub use cross_encoder::CrossEncoder;
 pub use deberta::{Deberta, DebertaConfig, Distances};
-pub use depth::{DepthAnything, DepthAnythingConfig, DepthScale};
+pub use depth::{DepthEstimator, DepthEstimatorConfig, DepthScale};
 pub(crate) use encoder::remove_input_biases;
 pub use keys::KeyMap;
 pub use layout::Layout;
@@ -87,8 +89,10 @@ pub use spectrogram::{SpectrogramConfig, SpectrogramEncoder};
 pub use swin::{Swin, SwinConfig, SwinVersion};
 pub use vision::StagedConfig;
 pub use vit::{Vit, VitConfig, VitHead};
-pub use wav2vec::{SoundConvolution, SoundEncoder, SoundEncoderConfig, SoundHead};
+pub use vitpose::{VitPose, VitPoseConfig};
+pub use wav2vec::{SoundConvolution, SoundDistances, SoundEncoder, SoundEncoderConfig, SoundHead};
 pub use weights::Weights;
+pub use yolos::{Yolos, YolosConfig};
 
 /// Options for loading weights.
 #[derive(Clone, Debug, Default)]

@@ -55,12 +55,16 @@ impl StagedConfig {
 pub(super) fn classes(fields: &Fields) -> Result<Option<usize>> {
     let list = fields.list_opt("architectures")?;
     let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("ForImageClassification");
-    let count = fields.count_opt("id2label")?.filter(|count| *count > 0).unwrap_or(2);
     match name {
-        name if name.ends_with("ForImageClassification") => Ok(Some(count)),
+        name if name.ends_with("ForImageClassification") => classes_of(fields).map(Some),
         name if name.ends_with("Model") => Ok(None),
         other => Err(fields.error(format!("the class {other:?} of `architectures` is not supported"))),
     }
+}
+
+/// Returns the number of classes that the labels name.
+pub(super) fn classes_of(fields: &Fields) -> Result<usize> {
+    Ok(fields.count_opt("id2label")?.filter(|count| *count > 0).unwrap_or(2))
 }
 
 /// Returns the features and the numbers of blocks of all stages. `name` is the field of the features.

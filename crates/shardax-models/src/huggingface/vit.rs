@@ -51,6 +51,8 @@ pub struct VitConfig {
     pub registers: usize,
     /// True if positions are interpolated for images of other sizes. Otherwise such images are errors.
     pub interpolates: bool,
+    /// True if this interpolation is linear, as in DPT. Otherwise it is cubic.
+    pub interpolates_linearly: bool,
     /// The base of frequencies, if attention rotates queries and keys by the places of patches instead of adding learned
     /// positions.
     pub rope_base: Option<f64>,
@@ -85,7 +87,7 @@ pub enum VitHead {
 /// 2023](https://arxiv.org/abs/2304.07193)), DINOv3 ([Siméoni et al. 2025](https://arxiv.org/abs/2508.10104)), BEiT ([Bao et al.
 /// 2021](https://arxiv.org/abs/2106.08254)) and related encoders of images.
 ///
-/// The model type is `vit`, `deit`, `vit_msn`, `ijepa`, `beit`, `data2vec-vision`, `dinov2`, `dinov2_with_registers` or
+/// The model type is `vit`, `deit`, `vit_msn`, `vit_mae` (all patches are visible), `ijepa`, `beit`, `data2vec-vision`, `dinov2`, `dinov2_with_registers` or
 /// `dinov3_vit`. The field `architectures` chooses the [head](VitHead).
 #[derive(Module, Clone, Debug)]
 pub struct Vit {
@@ -111,8 +113,21 @@ pub struct Vit {
 }
 
 /// The supported model types.
-pub(super) const KNOWN: [&str; 9] =
-    ["vit", "deit", "vit_msn", "ijepa", "beit", "data2vec-vision", "dinov2", "dinov2_with_registers", "dinov3_vit"];
+pub(super) const KNOWN: [&str; 10] = [
+    "vit",
+    "deit",
+    "vit_msn",
+    "vit_mae",
+    "ijepa",
+    "beit",
+    "data2vec-vision",
+    "dinov2",
+    "dinov2_with_registers",
+    "dinov3_vit",
+];
+
+/// The type of a model of depths whose fields describe a ViT too.
+pub(super) const DPT: &str = "dpt";
 
 impl Pretrained for Vit {
     type Architecture = VitConfig;
@@ -141,6 +156,7 @@ impl Pretrained for Vit {
             has_mask_dims: config.rope_base.is_some() || (config.qkv_bias && !config.key_bias),
             has_positions: config.has_positions,
             interpolation: config.interpolates.then_some(match config.registers {
+                _ if config.interpolates_linearly => Interpolation::Linear,
                 0 => Interpolation::Bicubic,
                 _ => Interpolation::FilteredBicubic,
             }),
@@ -230,7 +246,7 @@ impl Pretrained for Vit {
 /// Reads the fields of a model or of the encoder in another model, without the check of unknown fields. Without a head, `architectures`
 /// chooses it.
 pub(super) fn read_fields(fields: &Fields, head: Option<VitHead>) -> Result<(VitConfig, KeyMap)> {
-    let kind = known_type(fields, &KNOWN)?;
+    let kind = if head.is_some() && fields.has_type(DPT) { DPT } else { known_type(fields, &KNOWN)? };
     let is_third = kind == "dinov3_vit";
     let is_second = matches!(kind, "dinov2" | "dinov2_with_registers");
     let is_gated = match kind {
@@ -270,7 +286,8 @@ pub(super) fn read_fields(fields: &Fields, head: Option<VitHead>) -> Result<(Vit
             "dinov2_with_registers" | "dinov3_vit" => fields.number("num_register_tokens")? as usize,
             _ => 0,
         },
-        interpolates: is_second,
+        interpolates: is_second || kind == DPT,
+        interpolates_linearly: kind == DPT,
         rope_base: if is_third { Some(fields.number("rope_theta")?) } else { None },
         has_positions: !is_third && (!is_beit || fields.flag("use_absolute_position_embeddings")?),
         has_distances: is_beit && fields.flag("use_relative_position_bias")?,
@@ -296,6 +313,11 @@ pub(super) fn read_fields(fields: &Fields, head: Option<VitHead>) -> Result<(Vit
     }
     if is_beit {
         skip_unread_by_beit(fields);
+    }
+    if kind == "vit_mae" {
+        // The decoder that predicts pixels, and the patches that training hides.
+        fields.skip(&["decoder_hidden_size", "decoder_intermediate_size", "decoder_num_attention_heads"]);
+        fields.skip(&["decoder_num_hidden_layers", "mask_ratio", "norm_pix_loss"]);
     }
     let keys = keys(kind, &read);
     Ok((read, keys))
@@ -333,7 +355,7 @@ fn dino_biases(fields: &Fields) -> Result<bool> {
 /// class.
 fn head_of(fields: &Fields, kind: &str) -> Result<VitHead> {
     let list = fields.list_opt("architectures")?;
-    let default = if kind == "dinov3_vit" { "DINOv3ViTModel" } else { "ForImageClassification" };
+    let default = if matches!(kind, "dinov3_vit" | "vit_mae") { "Model" } else { "ForImageClassification" };
     let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or(default);
     let count = fields.count_opt("id2label")?.filter(|count| *count > 0).unwrap_or(2);
     Ok(match name.rsplit_once("For").map_or(name, |(_, head)| head) {
@@ -345,9 +367,11 @@ fn head_of(fields: &Fields, kind: &str) -> Result<VitHead> {
         other if kind == "ijepa" && !name.ends_with("Model") => {
             return Err(fields.error(format!("the head {other:?} of `architectures` is not supported")));
         }
-        other if kind == "dinov3_vit" && !name.ends_with("Model") => {
+        other if (kind == "dinov3_vit" || kind == "vit_mae" && other != "PreTraining") && !name.ends_with("Model") => {
             return Err(fields.error(format!("the head {other:?} of `architectures` is not supported")));
         }
+        // The files for pretraining have a decoder too.
+        "PreTraining" if kind == "vit_mae" => VitHead::None,
         "ImageClassificationWithTeacher" if kind == "deit" => VitHead::ClassesOfTwo(count),
         "ImageClassification" => VitHead::Classes(count),
         name if name.ends_with("Model") => VitHead::None,
@@ -382,9 +406,10 @@ fn keys(kind: &str, config: &VitConfig) -> KeyMap {
     let base = match kind {
         "vit_msn" => "vit.".to_owned(),
         "data2vec-vision" => "data2vec_vision.".to_owned(),
+        "vit_mae" => "vit.".to_owned(),
         kind => format!("{kind}."),
     };
-    let prefix = if config.head == VitHead::None { "" } else { base.as_str() };
+    let prefix = if config.head == VitHead::None && kind != DPT { "" } else { base.as_str() };
     let layer = format!("{prefix}encoder.layer.*");
     let attention = ["attention.query", "attention.key", "attention.value", "output.dense"];
     let attention = attention.map(|part| format!("{layer}.attention.{part}"));
@@ -427,6 +452,8 @@ fn keys(kind: &str, config: &VitConfig) -> KeyMap {
     match config.head {
         // transformers writes the names of this model's blocks without the prefix.
         _ if kind == "vit_msn" => keys.prefix_alias("vit.encoder.", "encoder."),
+        _ if kind == DPT => keys,
+        VitHead::None if kind == "vit_mae" => keys.prefix_alias("", &base).ignore("decoder.**"),
         VitHead::None => keys.prefix_alias("", &base).ignore(&format!("{base}pooler.**")).ignore("classifier.**"),
         _ => keys,
     }

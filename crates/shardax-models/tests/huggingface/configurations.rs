@@ -14,7 +14,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 72] = [
+const OTHERS: [&str; 81] = [
     "albert",
     "audio-spectrogram-transformer",
     "bart",
@@ -28,6 +28,7 @@ const OTHERS: [&str; 72] = [
     "clip_vision_model",
     "convnext",
     "convnextv2",
+    "data2vec-audio",
     "data2vec-text",
     "data2vec-vision",
     "deberta",
@@ -38,6 +39,7 @@ const OTHERS: [&str; 72] = [
     "dinov2_with_registers",
     "dinov3_vit",
     "distilbert",
+    "dpt",
     "efficientnet",
     "electra",
     "ernie",
@@ -81,12 +83,19 @@ const OTHERS: [&str; 72] = [
     "swinv2",
     "t5",
     "umt5",
+    "unispeech",
+    "unispeech-sat",
     "vit",
+    "vit_mae",
     "vit_msn",
+    "vitpose",
+    "vitpose_backbone",
     "wav2vec2",
+    "wavlm",
     "whisper",
     "xlm-roberta",
     "xlm-roberta-xl",
+    "yolos",
 ];
 
 /// Fields that change no logits.

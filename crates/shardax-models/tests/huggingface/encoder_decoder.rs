@@ -1,5 +1,7 @@
 //! T5 and Whisper (`tools/huggingface/towers.py`).
 
+use std::path::Path;
+
 use shardax_models::{BertOptions, Config, EncoderDecoder, GenerateOptions, LoadOptions, Pretrained, log_mel};
 use shardax_nn::prelude::*;
 
@@ -94,6 +96,12 @@ fn saved_encoder_decoders_are_the_files_of_transformers() -> Result<()> {
         save_again::<EncoderDecoder>(name, &temp.join(name))?;
     }
     Ok(())
+}
+
+/// Saves all models.
+pub(super) fn save_all(to: &Path) -> Result<()> {
+    let names = TEXTS.into_iter().map(|(name, _)| name).chain(["whisper"]);
+    names.into_iter().try_for_each(|name| save_again::<EncoderDecoder>(name, &to.join(name)))
 }
 
 #[test]

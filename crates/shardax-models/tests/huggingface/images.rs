@@ -1,8 +1,11 @@
 //! Models of images, and of images and texts (`tools/huggingface/towers.py`).
 
+use std::path::Path;
+
 use shardax_models::huggingface::{SegformerHead, SwinVersion};
 use shardax_models::{
-    Clip, Config, ConvNext, DepthAnything, LoadOptions, MobileNet, Pretrained, Resnet, Segformer, Siglip, Swin, Vit,
+    Clip, Config, ConvNext, DepthEstimator, LoadOptions, MobileNet, Pretrained, Resnet, Segformer, Siglip, Swin, Vit,
+    VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -61,9 +64,7 @@ fn siglip_has_the_logits_of_transformers() -> Result<()> {
     fails(naflex.image_features(zeros([1, 12, 14, 3])).check(), &["images of 12 by 14 pixels", "4 by 4"]);
     let vision = r#"{"model_type": "siglip2", "vision_config": {"num_patches": 200}}"#;
     fails(Siglip::read(&Config::from_json(vision)?), &["`num_patches` is 200"]);
-    let temp = Folder::new();
-    save_again::<Siglip>("siglip2", &temp.join("siglip2"))?;
-    save_again::<Siglip>("siglip", &temp.join("siglip"))
+    Ok(())
 }
 
 #[test]
@@ -84,10 +85,10 @@ fn dino_has_the_results_of_transformers_for_images_of_any_size() -> Result<()> {
     Ok(())
 }
 
-/// Compares the logits of images of two sizes, or of one size if the model accepts only one.
+/// Compares the logits of images of several sizes, or of one size if the model accepts only one.
 fn compare_stages<M: Pretrained>(name: &str, forward: fn(M, Array) -> Array) -> Result<()> {
     let (case, model) = (case(name)?, M::from_pretrained(folder(name))?);
-    for number in 0..2 {
+    for number in 0..3 {
         let Ok(images) = case(&format!("pixel_values_{number}")) else { continue };
         alike(name, &jit(forward).call((&model, images))?, &case(&format!("logits_{number}"))?)?;
     }
@@ -112,17 +113,6 @@ fn models_of_stages_have_the_results_of_transformers() -> Result<()> {
     for name in ["mobilenet_v1", "mobilenet_v2", "mobilenet_v2_model", "efficientnet", "efficientnet_model"] {
         compare_stages(name, |model: MobileNet, images| model.forward(images))?;
     }
-    let temp = Folder::new();
-    for name in ["mobilenet_v1", "mobilenet_v2", "efficientnet"] {
-        save_again::<MobileNet>(name, &temp.join(name))?;
-    }
-    save_again::<ConvNext>("convnext", &temp.join("convnext"))?;
-    save_again::<ConvNext>("convnextv2", &temp.join("convnextv2"))?;
-    save_again::<Segformer>("segformer", &temp.join("segformer"))?;
-    save_again::<Swin>("swin", &temp.join("swin"))?;
-    save_again::<Swin>("swinv2", &temp.join("swinv2"))?;
-    save_again::<Resnet>("resnet", &temp.join("resnet"))?;
-    save_again::<Resnet>("regnet", &temp.join("regnet"))?;
     let (swin, resnet) = (Swin::from_pretrained(folder("swin_model"))?, Resnet::from_pretrained(folder("resnet"))?);
     fails(swin.forward(zeros([1, 32, 32, 3])).check(), &["[16, 16] patches", "8 by 8"]);
     fails(resnet.forward(zeros([1, 3, 32, 32])).check(), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
@@ -134,12 +124,10 @@ fn models_of_stages_have_the_results_of_transformers() -> Result<()> {
 #[test]
 fn depths_equal_transformers() -> Result<()> {
     setup();
-    let temp = Folder::new();
-    for name in ["depth_anything", "depth_anything_metric"] {
-        compare_stages(name, |model: DepthAnything, images| model.forward(images))?;
-        save_again::<DepthAnything>(name, &temp.join(name))?;
+    for name in DEPTHS {
+        compare_stages(name, |model: DepthEstimator, images| model.forward(images))?;
     }
-    let model = DepthAnything::from_pretrained(folder("depth_anything"))?;
+    let model = DepthEstimator::from_pretrained(folder("depth_anything"))?;
     fails(model.forward(zeros([1, 16, 18, 3])).check(), &["images of 16 by 18 pixels", "4 by 4"]);
     fails(model.forward(zeros([16, 16, 3])).check(), &["[16, 16, 3]"]);
     let read = |fields: &str, about: &str| {
@@ -154,7 +142,7 @@ fn depths_equal_transformers() -> Result<()> {
             "patch_size": 14, "reassemble_factors": [4, 2, 1, 0.5], "reassemble_hidden_size": 384,
             "use_pretrained_backbone": false{fields}}}"#
         );
-        DepthAnything::read(&Config::from_json(&text)?).map(|(read, _)| read)
+        DepthEstimator::read(&Config::from_json(&text)?).map(|(read, _)| read)
     };
     // The fields of a published model.
     let small = read("", "")?;
@@ -177,21 +165,140 @@ fn depths_equal_transformers() -> Result<()> {
     ] {
         fails(read(fields, about), &[words]);
     }
+    let model = DepthEstimator::from_pretrained(folder("dpt"))?;
+    fails(model.forward(zeros([1, 16, 12, 3])).check(), &["images of 4 by 3 patches are not squares"]);
+    let dpt = |text: &str| DepthEstimator::read(&Config::from_json(text)?).map(|(read, _)| read);
+    // The fields of a published model.
+    let large = dpt(
+        r#"{"architectures": ["DPTForDepthEstimation"], "auxiliary_loss_weight": 0.4, "backbone": null, "backbone_config": null,
+        "backbone_featmap_shape": null, "backbone_out_indices": [5, 11, 17, 23], "fusion_hidden_size": 256, "head_in_index": -1,
+        "hidden_size": 1024, "image_size": 384, "intermediate_size": 4096, "is_hybrid": false, "model_type": "dpt",
+        "neck_hidden_sizes": [256, 512, 1024, 1024], "neck_ignore_stages": [], "num_attention_heads": 16, "num_hidden_layers": 24,
+        "patch_size": 16, "readout_type": "project", "reassemble_factors": [4, 2, 1, 0.5], "use_auxiliary_head": true,
+        "use_batch_norm_in_fusion_residual": false, "use_bias_in_fusion_residual": null}"#,
+    )?;
+    assert_eq!((&large.layers[..], large.readout.is_some(), large.fusion_bias), (&[6, 12, 18, 24][..], true, true));
+    for (fields, words) in [
+        (r#""is_hybrid": true"#, "`is_hybrid` is true"),
+        (r#""neck_ignore_stages": [0]"#, "`neck_ignore_stages` must be empty"),
+        (r#""add_projection": true"#, "`add_projection` is true"),
+        (r#""readout_type": "add""#, "`readout_type` \"add\""),
+        (r#""backbone_out_indices": [0, 12]"#, "`backbone_out_indices` must be layers of the 12 layers"),
+        (r#""backbone_config": {"model_type": "beit"}"#, "should be \"dinov2\""),
+        (r#""architectures": ["DPTForSemanticSegmentation"]"#, "\"DPTForSemanticSegmentation\""),
+    ] {
+        fails(
+            dpt(&format!(r#"{{"model_type": "dpt", "neck_ignore_stages": [], {fields}}}"#)
+                .replace(r#""neck_ignore_stages": [], "neck_ignore"#, r#""neck_ignore"#)),
+            &[words],
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn detected_objects_equal_transformers() -> Result<()> {
+    setup();
+    let forward = jit(|model: Yolos, images: Array| model.forward(images));
+    let encode = jit(|model: Yolos, images: Array| model.encode(images));
+    for name in YOLOS {
+        let (case, model) = (case(name)?, Yolos::from_pretrained(folder(name))?);
+        for number in 0..2 {
+            let images = case(&format!("pixel_values_{number}"))?;
+            let expected = case(&format!("logits_{number}"))?;
+            if name.ends_with("_model") {
+                alike(name, &encode.call((&model, images))?, &expected)?;
+                continue;
+            }
+            let (logits, boxes) = forward.call((&model, images))?;
+            alike(name, &logits, &expected)?;
+            alike(name, &boxes, &case(&format!("boxes_{number}"))?)?;
+        }
+    }
+    let (yolos, features) = (Yolos::from_pretrained(folder("yolos"))?, Yolos::from_pretrained(folder("yolos_model"))?);
+    fails(yolos.encode(zeros([1, 3, 8, 12])).check(), &["[1, 3, 8, 12]", "[batch, rows, columns, 3]"]);
+    fails(yolos.forward(zeros([1, 3, 8, 3])).0.check(), &["images of 3 by 8 pixels are less than a patch of 4"]);
+    fails(features.forward(zeros([1, 8, 12, 3])).1.check(), &["the model has no head"]);
+    let read = |fields: &str| {
+        let text = format!(r#"{{"model_type": "yolos"{fields}}}"#);
+        Yolos::read(&Config::from_json(&text)?).map(|(read, _)| read)
+    };
+    // The smallest published model.
+    let tiny = read(
+        r#", "image_size": [800, 1333], "use_mid_position_embeddings": false, "hidden_size": 192, "num_attention_heads": 3,
+        "intermediate_size": 768, "id2label": {"0": "N/A", "1": "person"}, "architectures": ["YolosForObjectDetection"]"#,
+    )?;
+    assert_eq!((tiny.classes, tiny.num_detection_tokens), (Some(2), 100));
+    fails(read(r#", "image_size": [800, 1333]"#), &["`image_size` must be multiples of `patch_size`"]);
+    fails(read(r#", "image_size": [800]"#), &["`image_size` must have two sizes"]);
+    fails(read(r#", "image_size": [8, 800]"#), &["`image_size` is less than a patch"]);
+    fails(read(r#", "architectures": ["YolosForImageClassification"]"#), &["\"YolosForImageClassification\""]);
+    Ok(())
+}
+
+#[test]
+fn joints_equal_transformers() -> Result<()> {
+    setup();
+    let (case, model) = (case("vitpose")?, VitPose::from_pretrained(folder("vitpose"))?);
+    let maps = jit(|model: VitPose, images: Array| model.forward(images)).call((&model, case("pixel_values")?))?;
+    alike("vitpose", &maps, &case("logits")?)?;
+    fails(model.forward(zeros([1, 15, 16, 3])).check(), &["[1, 15, 16, 3]", "[batch, 16, 15, 3]"]);
+    let read = |fields: &str, about: &str| {
+        let about = format!(r#"{{"model_type": "vitpose_backbone", "out_indices": [12]{about}}}"#);
+        let text = format!(r#"{{"model_type": "vitpose", "backbone_config": {about}{fields}}}"#);
+        VitPose::read(&Config::from_json(&text)?).map(|(read, _)| read)
+    };
+    let base = read(r#", "id2label": {"0": "Nose", "1": "L_Eye", "2": "R_Eye"}"#, "")?;
+    assert_eq!((base.image_size, base.scale, base.joints), ([256, 192], Some(4), 3));
+    for (fields, about, words) in [
+        (r#", "scale_factor": 100"#, "", "`scale_factor` must be at most 64"),
+        ("", r#", "num_experts": 6"#, "`num_experts` must be 1"),
+        ("", r#", "out_indices": [11]"#, "must end with the last of the 12 layers"),
+        ("", r#", "patch_size": [16, 4]"#, "`image_size` has 192, which does not fit patches of 4"),
+        ("", r#", "patch_size": [16]"#, "`patch_size` must have two sizes"),
+        ("", r#", "model_type": "vit""#, "should be \"vitpose_backbone\""),
+    ] {
+        fails(read(fields, about), &[words]);
+    }
+    // Two transposed convolutions double the size twice.
+    let config = Config::from_json(
+        r#"{"model_type": "vitpose", "use_simple_decoder": false, "backbone_config": {"model_type": "vitpose_backbone",
+        "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4, "image_size": [16, 16], "patch_size": 8, "out_indices": [1]}}"#,
+    )?;
+    let doubled = VitPose::from_config(&config, &mut Rngs::new(0))?;
+    assert_eq!(doubled.forward(zeros([1, 16, 16, 3])).shape(), [1, 8, 8, 2]);
     Ok(())
 }
 
 #[test]
 fn saved_models_of_images_are_the_files_of_transformers() -> Result<()> {
     setup();
-    let temp = Folder::new();
-    save_again::<Clip>("clip", &temp.join("clip"))?;
-    for name in ["beit", "beit_model", "data2vec_vision"] {
-        save_again::<Vit>(name, &temp.join(name))?;
+    save_all(&Folder::new().0)
+}
+
+/// Models of depths.
+const DEPTHS: [&str; 5] = ["depth_anything", "depth_anything_metric", "dpt", "dpt_norms", "dpt_dinov2"];
+
+/// Models that detect objects. The last one has no head.
+const YOLOS: [&str; 3] = ["yolos", "yolos_rest", "yolos_model"];
+
+/// Saves models of images. Files without a head contain layers of a head that the models do not have here.
+pub(super) fn save_all(to: &Path) -> Result<()> {
+    fn save<M: Pretrained>(names: &[&str], to: &Path) -> Result<()> {
+        names.iter().try_for_each(|name| save_again::<M>(name, &to.join(name)))
     }
-    save_again::<Clip>("metaclip_2", &temp.join("metaclip_2"))?;
-    save_again::<Vit>("dinov2", &temp.join("dinov2"))?;
-    save_again::<Vit>("dinov2_model", &temp.join("dinov2_model"))?;
-    save_again::<Vit>("dinov3_gated", &temp.join("dinov3_gated"))
+    save::<Clip>(&["clip", "metaclip_2"], to)?;
+    save::<Siglip>(&["siglip", "siglip2"], to)?;
+    save::<Vit>(&["beit", "beit_model", "data2vec_vision", "dinov2", "dinov2_model", "dinov3_gated"], to)?;
+    save::<MobileNet>(&["mobilenet_v1", "mobilenet_v2", "efficientnet"], to)?;
+    save::<ConvNext>(&["convnext", "convnextv2"], to)?;
+    save::<Segformer>(&["segformer"], to)?;
+    save::<Swin>(&["swin", "swinv2"], to)?;
+    save::<Resnet>(&["resnet", "regnet"], to)?;
+    save::<Vit>(&["vit_mae"], to)?;
+    save::<Yolos>(&YOLOS[..2], to)?;
+    save::<VitPose>(&["vitpose"], to)?;
+    save::<DepthEstimator>(&DEPTHS, to)
 }
 
 #[test]

@@ -353,7 +353,18 @@ fn a_decoder_is_split_as_it_is_read_and_has_other_dtypes() -> Result<()> {
 fn vit_has_the_logits_of_transformers() -> Result<()> {
     setup();
     let forward = jit(|model: Vit, images: Array| model.forward(images));
-    for name in ["vit", "deit", "deit_teacher", "vit_msn", "ijepa", "beit", "beit_model", "data2vec_vision"] {
+    for name in [
+        "vit",
+        "deit",
+        "deit_teacher",
+        "vit_msn",
+        "ijepa",
+        "beit",
+        "beit_model",
+        "data2vec_vision",
+        "vit_mae",
+        "vit_mae_pretraining",
+    ] {
         let (case, model) = (case(name)?, Vit::from_pretrained(folder(name))?);
         alike(name, &forward.call((&model, case("pixel_values")?))?, &case("logits")?)?;
     }
@@ -625,7 +636,12 @@ fn saved_models_are_the_files_of_transformers() -> Result<()> {
 #[ignore = "writes folders for another program"]
 fn saved_folders() -> Result<()> {
     setup();
-    save_models(Path::new(&std::env::var("SAVED").expect("SAVED names a folder")))
+    let root = std::env::var("SAVED").expect("SAVED names a folder");
+    let to = Path::new(&root);
+    save_models(to)?;
+    images::save_all(to)?;
+    sound::save_all(to)?;
+    encoder_decoder::save_all(to)
 }
 
 /// A loop over the layers, and recomputing layers for the gradient, do not change the results.

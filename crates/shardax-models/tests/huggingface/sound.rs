@@ -1,5 +1,7 @@
 //! Encoders of sound (`tools/huggingface/towers.py`).
 
+use std::path::Path;
+
 use shardax_models::huggingface::SoundHead;
 use shardax_models::{BertOptions, Config, LoadOptions, Pretrained, SoundEncoder, SpectrogramEncoder};
 use shardax_nn::prelude::*;
@@ -11,15 +13,40 @@ fn forward(model: SoundEncoder, sound: Array, mask: Array) -> Array {
     model.forward(sound, &BertOptions::new().attention_mask(mask))
 }
 
+/// Encoders of samples.
+const SOUNDS: [&str; 12] = [
+    "wav2vec2",
+    "wav2vec2_classes",
+    "wav2vec2_model",
+    "wav2vec2_adapters",
+    "hubert",
+    "hubert_model",
+    "wavlm",
+    "wavlm_model",
+    "wavlm_classes",
+    "unispeech",
+    "unispeech_sat",
+    "data2vec_audio",
+];
+
+/// Encoders of spectrograms.
+const SPECTROGRAMS: [&str; 2] = ["spectrogram", "spectrogram_model"];
+
+/// Saves all encoders of sound.
+pub(super) fn save_all(to: &Path) -> Result<()> {
+    for name in SOUNDS {
+        save_again::<SoundEncoder>(name, &to.join(name))?;
+    }
+    SPECTROGRAMS.into_iter().try_for_each(|name| save_again::<SpectrogramEncoder>(name, &to.join(name)))
+}
+
 #[test]
 fn encoders_of_sound_have_the_results_of_transformers() -> Result<()> {
     setup();
-    let temp = Folder::new();
-    for name in ["wav2vec2", "wav2vec2_classes", "wav2vec2_model", "hubert", "hubert_model"] {
+    for name in SOUNDS {
         let (case, model) = (case(name)?, SoundEncoder::from_pretrained(folder(name))?);
         let (sound, mask) = (case("input_values")?, case("attention_mask")?);
         alike(name, &jit(forward).call((&model, &sound, mask))?, &case("logits")?)?;
-        save_again::<SoundEncoder>(name, &temp.join(name))?;
     }
     let model = SoundEncoder::from_pretrained(folder("hubert"))?;
     let (sound, mask) = (case("hubert")?("input_values")?, ones([2, 400]));
@@ -33,13 +60,11 @@ fn encoders_of_sound_have_the_results_of_transformers() -> Result<()> {
 #[test]
 fn encoders_of_spectrograms_have_the_results_of_transformers() -> Result<()> {
     setup();
-    let temp = Folder::new();
-    for name in ["spectrogram", "spectrogram_model"] {
+    for name in SPECTROGRAMS {
         let (case, model) = (case(name)?, SpectrogramEncoder::from_pretrained(folder(name))?);
         let logits =
             jit(|model: SpectrogramEncoder, x: Array| model.forward(x)).call((&model, case("input_values")?))?;
         alike(name, &logits, &case("logits")?)?;
-        save_again::<SpectrogramEncoder>(name, &temp.join(name))?;
     }
     let model = SpectrogramEncoder::from_pretrained(folder("spectrogram"))?;
     fails(model.forward(zeros([1, 9, 16])).check(), &["[1, 9, 16]", "[batch, 20, 9]"]);
@@ -62,6 +87,12 @@ fn encoders_of_spectrograms_have_the_results_of_transformers() -> Result<()> {
         fails(read(&format!(r#"{{"model_type": "audio-spectrogram-transformer", {fields}}}"#)), &[words]);
     }
     Ok(())
+}
+
+#[test]
+fn saved_encoders_of_sound_are_the_files_of_transformers() -> Result<()> {
+    setup();
+    save_all(&Folder::new().0)
 }
 
 #[test]
@@ -97,7 +128,9 @@ fn configurations_of_sound_load_or_say_why() -> Result<()> {
     assert_eq!(pretrained.head, SoundHead::None);
     for (fields, words) in [
         (r#""model_type": "wav2vec2", "add_adapter": true"#, "`add_adapter` is true"),
-        (r#""model_type": "wav2vec2", "adapter_attn_dim": 16"#, "`adapter_attn_dim` is set"),
+        (r#""model_type": "wav2vec2", "adapter_attn_dim": 16"#, "`do_stable_layer_norm` is false"),
+        (r#""model_type": "wavlm", "num_buckets": 6"#, "`num_buckets` is 6"),
+        (r#""model_type": "wavlm", "max_bucket_distance": 80"#, "`max_bucket_distance` is 80"),
         (r#""model_type": "wav2vec2", "conv_dim": [512]"#, "have different lengths"),
         (r#""model_type": "wav2vec2", "feat_extract_norm": "batch""#, "`feat_extract_norm` \"batch\""),
         (r#""model_type": "wav2vec2", "num_conv_pos_embedding_groups": 5"#, "does not divide hidden_size"),

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use shardax_models::huggingface::Weights;
 use shardax_models::{
-    Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, DepthAnything, EncoderDecoder, MobileNet, ModernBert,
-    Pretrained, Resnet, Segformer, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit,
+    Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, DepthEstimator, EncoderDecoder, MobileNet, ModernBert,
+    Pretrained, Resnet, Segformer, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -61,7 +61,7 @@ fn difference(folder: &Path) -> Result<f32> {
             let model = SpectrogramEncoder::from_pretrained(folder)?;
             jit(|model: SpectrogramEncoder, x: Array| model.forward(x)).call((&model, case.get("input_values")?))?
         }
-        "wav2vec2" | "hubert" => {
+        "wav2vec2" | "hubert" | "wavlm" | "unispeech" | "unispeech-sat" | "data2vec-audio" => {
             let model = SoundEncoder::from_pretrained(folder)?;
             jit(|model: SoundEncoder, sound: Array| model.forward(sound, &BertOptions::new()))
                 .call((&model, case.get("input_values")?))?
@@ -113,9 +113,17 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
             let model = Resnet::from_pretrained(folder)?;
             jit(|model: Resnet, images: Array| model.forward(images)).call((&model, images))
         }
-        "depth_anything" => {
-            let model = DepthAnything::from_pretrained(folder)?;
-            jit(|model: DepthAnything, images: Array| model.forward(images)).call((&model, images))
+        "yolos" => {
+            let model = Yolos::from_pretrained(folder)?;
+            jit(|model: Yolos, images: Array| model.forward(images).0).call((&model, images))
+        }
+        "vitpose" => {
+            let model = VitPose::from_pretrained(folder)?;
+            jit(|model: VitPose, images: Array| model.forward(images)).call((&model, images))
+        }
+        "depth_anything" | "dpt" => {
+            let model = DepthEstimator::from_pretrained(folder)?;
+            jit(|model: DepthEstimator, images: Array| model.forward(images)).call((&model, images))
         }
         "mobilenet_v1" | "mobilenet_v2" | "efficientnet" => {
             let model = MobileNet::from_pretrained(folder)?;
