@@ -665,6 +665,7 @@ SHARED = {"embedding_size": 6, "num_hidden_layers": 4, "num_hidden_groups": 2, "
 DISTANCES = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "max_relative_positions": -1}
 # Every position sees a token that is no padding.
 MODERN = {**SIZES, "num_hidden_layers": 3, "global_attn_every_n_layers": 2, "local_attention": 8, "pad_token_id": 1}
+MOBILE = {**SIZES, "embedding_size": 6, "intra_bottleneck_size": 8, "num_feedforward_networks": 3}
 # The folder, the class, and the sizes.
 ENCODERS = [
     ("modernbert", "ModernBertForMaskedLM", {**MODERN, "norm_bias": True}),
@@ -721,6 +722,12 @@ ENCODERS = [
     ("longformer_classes", "LongformerForSequenceClassification", {**SIZES, "attention_window": 4}),
     ("layoutlm", "LayoutLMForMaskedLM", {**SIZES, "max_2d_position_embeddings": 16}),
     ("layoutlm_classes", "LayoutLMForTokenClassification", {**SIZES, "max_2d_position_embeddings": 16}),
+    ("big_bird", "BigBirdForMaskedLM", {**SIZES, "block_size": 4, "num_random_blocks": 1}),
+    ("big_bird_classes", "BigBirdForSequenceClassification", {**SIZES, "attention_type": "original_full"}),
+    ("mobilebert", "MobileBertForMaskedLM", MOBILE),
+    ("mobilebert_classes", "MobileBertForSequenceClassification", {**MOBILE, "num_feedforward_networks": 1}),
+    ("mobilebert_tokens", "MobileBertForTokenClassification", {**MOBILE, "hidden_act": "gelu"}),
+    ("mobilebert_model", "MobileBertModel", MOBILE),
     ("rembert", "RemBertForMaskedLM", {**SIZES, "input_embedding_size": 6, "output_embedding_size": 10}),
     ("rembert_classes", "RemBertForSequenceClassification", {**SIZES, "input_embedding_size": 16, "output_embedding_size": 10}),
 ]

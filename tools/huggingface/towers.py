@@ -119,6 +119,36 @@ def yolos(name, kind, shapes=((8, 12), (16, 9)), **options):
     written(name, model, arrays)
 
 
+DETR = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 24, "decoder_ffn_dim": 20, "num_queries": 3}
+DETR_IMAGES = {"model_type": "resnet", "embedding_size": 6, "hidden_sizes": [8, 16], "depths": [1, 2], "out_features": ["stage2"]}
+
+
+def detr(name, kind, **options):
+    """With images of two sizes."""
+    config = {"use_timm_backbone": False, "backbone": None, "backbone_config": DETR_IMAGES, "num_labels": 5, **DETR, **options}
+    model = getattr(transformers, f"{kind}ForObjectDetection")(getattr(transformers, f"{kind}Config")(**config))
+    randomize(model)
+    frozen(model)
+    arrays = {}
+    for number, shape in enumerate([(32, 32), (48, 40)]):
+        images = torch.randn(2, 3, *shape)
+        with torch.no_grad():
+            output = model(images)
+        arrays |= {f"pixel_values_{number}": images, f"logits_{number}": output.logits, f"boxes_{number}": output.pred_boxes}
+    written(name, model, arrays)
+
+
+def frozen(model):
+    """Sets the numbers of norms that training does not change."""
+    norms(model)
+    for name, buffer in model.named_buffers():
+        if name.endswith("normalization.weight"):
+            buffer.copy_(torch.rand_like(buffer) + 0.7)
+        if name.endswith("normalization.bias"):
+            buffer.copy_(torch.randn_like(buffer) * 0.3)
+
+
 def vitpose(name, **options):
     """The heat maps of joints, with the joints last."""
     t = transformers
@@ -203,6 +233,24 @@ def pair(name, kind, **options):
     with torch.no_grad():
         logits = model(**inputs, decoder_input_ids=targets).logits
     written(name, model, {**inputs, "decoder_input_ids": targets, "logits": logits, "generated": greedy(model, inputs, 3, 6)})
+
+
+TROCR = {"vocab_size": VOCABULARY, "d_model": 12, "decoder_layers": 3, "decoder_attention_heads": 2, "decoder_ffn_dim": 20,
+         "max_position_embeddings": 24, "pad_token_id": 1, "cross_attention_hidden_size": 16}
+
+
+def trocr(name, kind="ViT", **decoder):
+    """The decoder of TrOCR with an encoder of images."""
+    t = transformers
+    encoder = getattr(t, f"{kind}Config")(image_size=8, patch_size=4, **SIZES)
+    config = t.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, t.TrOCRConfig(**{**TROCR, **decoder}))
+    model = t.VisionEncoderDecoderModel(config)
+    randomize(model)
+    images, targets = torch.randn(2, 3, 8, 8), torch.randint(4, VOCABULARY, (2, 7))
+    with torch.no_grad():
+        logits = model(images, decoder_input_ids=targets).logits
+    tokens = greedy(model, {"pixel_values": images}, 3, 6)
+    written(name, model, {"pixel_values": images, "decoder_input_ids": targets, "logits": logits, "generated": tokens})
 
 
 def siglip(name="siglip", kind="Siglip", **vision):
@@ -442,6 +490,8 @@ CASES = {
     # As the smallest published model, whose patches do not fill its images.
     "yolos_rest": lambda: yolos("yolos_rest", "YolosForObjectDetection", image_size=[10, 13], use_mid_position_embeddings=False, qkv_bias=False),
     "yolos_model": lambda: yolos("yolos_model", "YolosModel"),
+    "detr": lambda: detr("detr", "Detr"),
+    "table_transformer": lambda: detr("table_transformer", "TableTransformer", activation_function="gelu"),
     "vitpose": lambda: vitpose("vitpose"),
     "ijepa": lambda: deit("ijepa", "IJepaModel"),
     "t5": t5,
@@ -457,6 +507,10 @@ CASES = {
     "marian": lambda: pair("marian", "Marian", pad_token_id=32, decoder_start_token_id=32, scale_embedding=True, activation_function="swish"),
     "pegasus": lambda: pair("pegasus", "Pegasus", scale_embedding=True),
     "m2m_100": lambda: pair("m2m_100", "M2M100", scale_embedding=True),
+    "trocr": lambda: trocr("trocr"),
+    # As the largest published model, and as the smallest one.
+    "trocr_sines": lambda: trocr("trocr_sines", use_learned_position_embeddings=False, layernorm_embedding=False, scale_embedding=True),
+    "trocr_small": lambda: trocr("trocr_small", "DeiT", cross_attention_hidden_size=None, activation_function="relu", tie_word_embeddings=False),
     "siglip": siglip,
     "siglip2": siglip2,
     "whisper": whisper,

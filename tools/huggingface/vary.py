@@ -20,7 +20,7 @@ from transformers import (AutoConfig, AutoModel, AutoModelForAudioClassification
                           AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoModelForZeroShotImageClassification)
 
 from defaults import defaults
-from towers import AST, DEPTH, DEPTH_ENCODER, DPT, DPT_ENCODER, SEGFORMER, VITPOSE, WAVES, YOLOS
+from towers import AST, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DPT, DPT_ENCODER, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS
 from generate import DISTANCES, DISTILLED, FAMILIES, DECODER, GPT, KV, MODERN, SIZES, VOCABULARY, randomize, sizes_of
 
 transformers.logging.set_verbosity_error()
@@ -60,6 +60,8 @@ OTHERS = {
                                        "roformer", "nomic_bert", "gte", "jina_embeddings_v3"]},
         "distilbert": {**TEXTS, **DISTILLED, "max_position_embeddings": 12},
         "albert": {**ENCODER, "embedding_size": 6},
+        "big_bird": ENCODER,
+        "mobilebert": {**ENCODER, "embedding_size": 6, "intra_bottleneck_size": 8, "num_feedforward_networks": 3},
         "longformer": {**ENCODER, "attention_window": 4},
         "layoutlm": {**ENCODER, "max_2d_position_embeddings": 16},
         "rembert": {**ENCODER, "input_embedding_size": 6, "output_embedding_size": 10},
@@ -79,7 +81,10 @@ OTHERS = {
         "depth_anything": {**DEPTH, "backbone_config": {"model_type": "dinov2", **DEPTH_ENCODER, "out_indices": [1, 2, 3, 4]}},
         "dpt": {**DPT_ENCODER, **DPT},
     },
-    AutoModelForObjectDetection: {"yolos": {**YOLOS, **LABELS}},
+    AutoModelForObjectDetection: {
+        "yolos": {**YOLOS, **LABELS},
+        **{kind: {**DETR, **LABELS, "use_timm_backbone": False, "backbone_config": DETR_IMAGES} for kind in ["detr", "table-transformer"]},
+    },
     AutoModelForAudioClassification: {"audio-spectrogram-transformer": {**AST, **LABELS}},
     AutoModelForCTC: {
         **{kind: WAVES for kind in ["wav2vec2", "hubert", "wavlm", "unispeech", "unispeech-sat"]},
@@ -114,7 +119,11 @@ TOWERS = {
                                ("siglip2", {"projection_size": 16}, {"num_patches": 4})]
 }
 OTHERS[transformers.VitPoseForPoseEstimation] = {"vitpose": {**LABELS, "backbone_config": {"model_type": "vitpose_backbone", **VITPOSE}}}
+# An encoder of images with a decoder of texts.
+TOWERS["vision-encoder-decoder"] = {"encoder": {"model_type": "vit", "image_size": 8, "patch_size": 4, **SIZES},
+                                    "decoder": {"model_type": "trocr", **TROCR, "is_decoder": True, "add_cross_attention": True}}
 CLASSES = {kind: name for name, kinds in OTHERS.items() for kind in kinds} | {kind: AutoModelForZeroShotImageClassification for kind in TOWERS}
+CLASSES["vision-encoder-decoder"] = transformers.VisionEncoderDecoderModel
 
 # With two features that are turned the base would have no effect.
 WIDER = {"gpt_neox": {"hidden_size": 64}}
@@ -251,8 +260,10 @@ def fields_of_towers(kind, base):
     """The fields of a model of texts and images, where either part has other fields."""
     varied = [base]
     for part, fields in base.items():
-        part_type = f"{kind}_{part.removesuffix('_config')}_model"
+        part_type = fields.get("model_type", f"{kind}_{part.removesuffix('_config')}_model")
         varied += [{**base, part: other} for other in fields_of(part_type, fields)]
+    if kind == "vision-encoder-decoder":
+        return varied + [{**base, "tie_word_embeddings": True}]
     known = {"projection_dim": 10, "logit_scale_init_value": 1.5, "initializer_factor": 0.7, "text_config_dict": None,
              "vision_config_dict": {"hidden_act": "relu"}, "tie_word_embeddings": False, "projection_bias": True}
     return varied + [{**base, name: value} for name, value in known.items()]
@@ -262,6 +273,8 @@ def images_of(config):
     """Random images of the size in a configuration."""
     vision = getattr(config, "vision_config", config)
     encoder = getattr(config, "backbone_config", None) or vision
+    if not hasattr(encoder, "image_size"):
+        return torch.randn(2, 3, 32, 32)
     if isinstance(encoder.image_size, (list, tuple)):
         return torch.randn(2, 3, *encoder.image_size)
     size = vision.image_size if getattr(vision, "image_size", 224) != 224 else 16
@@ -279,6 +292,10 @@ def inputs_of(kind, config):
     if CLASSES.get(kind) is AutoModelForCTC:
         inputs = {"input_values": torch.randn(2, 400)}
         return inputs, inputs
+    if kind == "vision-encoder-decoder":
+        images, targets = torch.randn(2, 3, 8, 8), torch.randint(4, VOCABULARY, (2, 6))
+        return ({"pixel_values": images, "decoder_input_ids": targets},
+                {"pixel_values": images.permute(0, 2, 3, 1).contiguous(), "decoder_input_ids": targets})
     if kind == "layoutlm":
         return {**texts, "bbox": torch.zeros(2, 9, 4, dtype=torch.int64)}, texts
     if kind == "whisper":

@@ -47,11 +47,13 @@ pub use decoder::{
     SelectiveState, ShortConv, SparseConfig, StateSpace, StateSpaceConfig, StateSpaceNorm, StateSpaceScales, Streams,
     StreamsConfig, Xielu,
 };
-pub use encoder_decoder::{EncodedInput, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, Side, log_mel};
+pub use encoder_decoder::{
+    EncodedInput, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, Side, log_mel,
+};
 pub use generate::{GenerateOptions, Generation, TextModel};
 pub use huggingface::{
-    Bert, BertOptions, Clip, Config, ConvNext, CrossEncoder, Deberta, DepthEstimator, LoadOptions, MobileNet,
-    ModernBert, Pretrained, Resnet, Segformer, SentenceEncoder, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit,
-    VitPose, Yolos,
+    Bert, BertOptions, Clip, Config, ConvNext, CrossEncoder, Deberta, DepthEstimator, Detr, LoadOptions, MobileBert,
+    MobileNet, ModernBert, Pretrained, Resnet, Segformer, SentenceEncoder, Siglip, SoundEncoder, SpectrogramEncoder,
+    Swin, Vit, VitPose, Yolos,
 };
 pub use quantized::Packed;

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 
 use shardax_models::huggingface::Weights;
 use shardax_models::{
-    Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, DecoderConfig, DepthEstimator, EncoderDecoder,
-    GenerateOptions, LoadOptions, MobileNet, ModernBert, Pretrained, QkNorm, Resnet, Segformer, Siglip, SoundEncoder,
-    SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
+    Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, DecoderConfig, DepthEstimator, Detr, EncoderDecoder,
+    GenerateOptions, LoadOptions, MobileBert, MobileNet, ModernBert, Pretrained, QkNorm, Resnet, Segformer, Siglip,
+    SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -177,6 +177,9 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
             if model.has_head() { model.forward(images).0 } else { x }
         });
     }
+    if Detr::read(&config).is_ok() {
+        return sharded_images(folder, rules, |model: Detr, images| model.forward(images).0);
+    }
     if VitPose::read(&config).is_ok() {
         return sharded_images(folder, rules, |model: VitPose, images| model.forward(images));
     }
@@ -205,7 +208,7 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
             });
             let inputs = match input("input_features") {
                 Ok(features) => features.transpose([0, 2, 1]),
-                Err(_) => input("input_ids")?,
+                Err(_) => input("input_ids").or_else(|_| input("pixel_values"))?,
             };
             let arguments = (model, inputs, input("attention_mask").ok(), input("decoder_input_ids")?);
             Ok(vec![("logits", forward.call(arguments)?)])
@@ -248,6 +251,15 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
             Ok(vec![("logits", forward.call((model, tokens, mask))?)])
         });
     }
+    if MobileBert::read(&config).is_ok() {
+        return sharded(folder, rules, |model: &MobileBert, input| {
+            let forward = jit(|model: MobileBert, tokens: Array, mask: Array| {
+                model.forward(tokens, &BertOptions::new().attention_mask(mask))
+            });
+            let (tokens, mask) = masked(input)?;
+            Ok(vec![("logits", forward.call((model, tokens, mask))?)])
+        });
+    }
     if Deberta::read(&config).is_ok() {
         return sharded(folder, rules, |model: &Deberta, input| {
             let forward = jit(|model: Deberta, tokens: Array, mask: Array| {
@@ -277,8 +289,19 @@ fn folders() -> Result<Vec<PathBuf>> {
 }
 
 /// Models whose results depend on the amount of padding: rotary positions that are scaled by the length, EuroBERT,
-/// whose tokens attend to all positions of a text without a mask, and DeBERTa, in which padding attends to all tokens.
-const DEPEND_ON_LENGTH: [&str; 5] = ["dynamic", "eurobert", "deberta", "deberta_v2", "deberta_v2_tokens"];
+/// whose tokens attend to all positions of a text without a mask, DeBERTa, in which padding attends to all tokens, and MobileBERT,
+/// whose last token reads the embedding of the padding after it.
+const DEPEND_ON_LENGTH: [&str; 9] = [
+    "dynamic",
+    "eurobert",
+    "deberta",
+    "deberta_v2",
+    "deberta_v2_tokens",
+    "mobilebert",
+    "mobilebert_classes",
+    "mobilebert_model",
+    "mobilebert_tokens",
+];
 
 /// The starts of the names of models that have only convolutions.
 const ONLY_CONVOLUTIONS: [&str; 4] = ["resnet", "regnet", "mobilenet", "efficientnet"];

@@ -3,6 +3,7 @@
 use shardax_nn::prelude::*;
 
 use crate::error::value_error;
+use crate::huggingface::{Pretrained, Vit, VitConfig};
 use crate::{Activation, NormKind};
 
 /// The architecture of an [`EncoderDecoder`](crate::EncoderDecoder).
@@ -20,6 +21,8 @@ pub struct EncoderDecoderConfig {
     pub decoder: Side,
     /// The number of mel bands, if the encoder reads sound.
     pub mel_bins: Option<usize>,
+    /// The encoder, if it reads images. The field `encoder` has no effect then.
+    pub images: Option<ImageEncoderConfig>,
     /// The position encoding.
     pub positions: EncoderDecoderPositions,
     /// The kind of normalization.
@@ -54,6 +57,16 @@ pub struct EncoderDecoderConfig {
     pub tie_embeddings: bool,
     /// The factor of the input of the last layer.
     pub logits_scale: Option<f64>,
+}
+
+/// The encoder of images of an [`EncoderDecoder`](crate::EncoderDecoder).
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImageEncoderConfig {
+    /// The encoder.
+    pub encoder: VitConfig,
+    /// True if a layer computes as many features as the decoder has. Otherwise the decoder's keys and values read the features of the
+    /// encoder.
+    pub is_projected: bool,
 }
 
 /// The sizes of an encoder or a decoder.
@@ -114,6 +127,8 @@ impl EncoderDecoderConfig {
     fn checked(&self) -> Result<()> {
         // Sizes are checked here, because a layer of size 0 would only fail in its initializer, without the field's name.
         let (encoder, decoder) = (&self.encoder, &self.decoder);
+        // An encoder of images has been checked when it was read.
+        let encoder = if self.images.is_some() { decoder } else { encoder };
         let sizes = [
             ("vocab_size", self.vocab_size),
             ("features", self.features),
@@ -170,7 +185,12 @@ impl EncoderDecoderConfig {
             ("position table", encoder.max(decoder), self.features),
             ("kernel of sound", self.mel_bins.unwrap_or(0), self.features),
         ];
-        for side in [&self.encoder, &self.decoder] {
+        if let Some(images) = &self.images {
+            matrices.extend(Vit::extents(&images.encoder).1);
+            matrices.push(("key kernel", images.encoder.hidden_size, self.features));
+        }
+        let encoder = if self.images.is_some() { &self.decoder } else { &self.encoder };
+        for side in [encoder, &self.decoder] {
             matrices.push(("query kernel", side.heads.saturating_mul(self.head_dim(side)), self.features));
             matrices.push(("MLP kernel", side.hidden, self.features));
         }

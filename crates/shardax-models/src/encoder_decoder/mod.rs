@@ -9,14 +9,14 @@ mod sound;
 pub(crate) use positions::bias as distance_bias;
 pub(crate) use read::KNOWN;
 
-pub use config::{EncoderDecoderConfig, EncoderDecoderPositions, Side};
+pub use config::{EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, Side};
 pub use sound::log_mel;
 
 use shardax_nn::prelude::*;
 
 use crate::decoder::check_positions;
 use crate::error::value_error;
-use crate::huggingface::{BertOptions, attention};
+use crate::huggingface::{BertOptions, Pretrained, Vit, attention};
 use crate::ranks::allow_any_ranks;
 use crate::shardings::{gather_mask, rows_at};
 use crate::{Mlp, Norm};
@@ -25,7 +25,8 @@ use crate::{Mlp, Norm};
 ///
 /// T5 ([Raffel et al. 2019](https://arxiv.org/abs/1910.10683)) and BART
 /// ([Lewis et al. 2019](https://arxiv.org/abs/1910.13461)) read text, Whisper
-/// ([Radford et al. 2022](https://arxiv.org/abs/2212.04356)) reads sound.
+/// ([Radford et al. 2022](https://arxiv.org/abs/2212.04356)) reads sound, and TrOCR
+/// ([Li et al. 2021](https://arxiv.org/abs/2109.10282)) reads images of lines of text.
 ///
 /// Dimensions are named `vocab`, `embed`, `heads` and `mlp`, see [`Rules`].
 ///
@@ -47,7 +48,12 @@ pub struct EncoderDecoder {
     pub embed: Embed,
     /// The convolutions at the start of an encoder that reads sound.
     sound: Option<[Conv; 2]>,
-    encoder: Stage,
+    /// The encoder, if it reads images.
+    images: Option<Vit>,
+    /// The layer after the encoder of images.
+    image_projection: Option<Linear>,
+    /// The encoder, if it reads texts or sound.
+    encoder: Option<Stage>,
     decoder: Stage,
     /// The layer that computes the logits, or `None` if the token embedding computes them.
     pub head: Option<Linear>,
@@ -130,7 +136,13 @@ impl EncoderDecoder {
         Ok(EncoderDecoder {
             embed,
             sound,
-            encoder: Stage::new(config, &config.encoder, false, rngs),
+            images: config.images.as_ref().map(|images| Vit::make(&images.encoder, rngs)).transpose()?,
+            image_projection: config
+                .images
+                .as_ref()
+                .filter(|images| images.is_projected)
+                .map(|images| Linear::new(images.encoder.hidden_size, features, rngs)),
+            encoder: config.images.is_none().then(|| Stage::new(config, &config.encoder, false, rngs)),
             decoder: Stage::new(config, &config.decoder, true, rngs),
             head,
             logits_bias: config.logits_bias.then(|| zeros_dtype([config.vocab_size], rngs.policy().param_dtype)),
@@ -152,8 +164,11 @@ impl EncoderDecoder {
     pub fn sound_features(&self, sound: impl ArrayLike) -> Array {
         let sound = sound.into_array();
         let samples = sound.shape().last().copied().unwrap_or(0);
-        let (Some([first, _]), Some(table)) = (&self.sound, &self.encoder.positions) else {
-            let error = value_error("the model reads texts, not sound", "pass tokens to `encode` instead");
+        let positions = self.encoder.as_ref().and_then(|encoder| encoder.positions.as_ref());
+        let (Some([first, _]), Some(table)) = (&self.sound, positions) else {
+            let kind = if self.images.is_some() { "images" } else { "texts" };
+            let error =
+                value_error(format!("the model reads {kind}, not sound"), "pass its inputs to `encode` instead");
             return Array::from_error(error, &sound);
         };
         let max_samples = table.embedding.shape().first().copied().unwrap_or(0) * 2 * sound::HOP;
@@ -170,7 +185,8 @@ impl EncoderDecoder {
         log_mel(concatenate(&[sound, silence], 1), bins)
     }
 
-    /// Encodes the input, which is tokens, `[batch, length]`, or features of sound, `[batch, frames, bins]`.
+    /// Encodes the input, which is tokens, `[batch, length]`, features of sound, `[batch, frames, bins]`, or images, `[batch, rows,
+    /// columns, channels]`.
     ///
     /// The result is `[batch, length, features]`. For sound, `length` is half the number of frames. If texts are
     /// padded, you must pass their mask in the options.
@@ -178,27 +194,39 @@ impl EncoderDecoder {
     pub fn encode(&self, inputs: impl ArrayLike, options: &BertOptions) -> Array {
         let _ranks = allow_any_ranks();
         let inputs = inputs.into_array();
+        let Some(encoder) = &self.encoder else { return self.encode_images(inputs) };
         let x = match &self.sound {
             Some(layers) => layers.iter().fold(inputs, |x, layer| gelu_exact(layer.forward(x))),
             None => self.embedded(inputs),
         };
         let (Ok(()), 3) = (x.check(), x.ndim()) else { return x };
         let length = x.shape()[1];
-        let places = self.encoder.places_of(length, options.mask());
-        let x = match self.encoder.positioned(x, || places) {
+        let places = encoder.places_of(length, options.mask());
+        let x = match encoder.positioned(x, || places) {
             Ok(x) => x,
             Err(error) => return error,
         };
         let places = arange(0..length as i32);
-        let x = self.encoder.blocks.iter().fold(x, |x, block| {
-            let table = block.distances.as_ref().or(self.encoder.distances.as_ref());
+        let x = encoder.blocks.iter().fold(x, |x, block| {
+            let table = block.distances.as_ref().or(encoder.distances.as_ref());
             let bias = table.map(|table| positions::bias(table, &places, &places, (true, self.max_distance), length));
             let attention = bias.iter().fold(AttentionOptions::new(), |attention, bias| attention.bias(bias));
             let attention = options.mask().iter().fold(attention, |attention, mask| attention.mask(over_keys(mask)));
             let x = block.added(&block.norm, x, |x| block.attention.attend(x, x, x, attention));
             block.added(&block.mlp_norm, x, |x| block.mlp.forward(x))
         });
-        self.encoder.norm.forward(x)
+        encoder.norm.forward(x)
+    }
+
+    /// Computes features of patches, `[batch, length, features]`.
+    #[track_caller]
+    fn encode_images(&self, images: Array) -> Array {
+        let Some(encoder) = &self.images else { return images };
+        if let Err(error) = images.check().and_then(|()| encoder.check_images(&images)) {
+            return Array::from_error(error, &images);
+        }
+        let x = encoder.encode(images);
+        self.image_projection.iter().fold(x, |x, layer| layer.forward(x))
     }
 
     /// Computes the keys and values of encoded inputs in each layer of the decoder.
@@ -382,7 +410,7 @@ impl Stage {
             distances: distances_of_layer
                 .map(|buckets| Embed::builder(buckets, side.heads).axes([None, Some("heads")]).build(rngs)),
             cross_norm: is_decoder.then(|| config.new_norm(rngs)),
-            cross: is_decoder.then(|| config.new_attention(side, false, rngs)),
+            cross: is_decoder.then(|| config.new_cross_attention(side, rngs)),
             mlp_norm: config.new_norm(rngs),
             mlp: Mlp::new(features, side.hidden, config.activation, config.gated, config.biases, rngs),
             sum_norms: config.sum_norms,
@@ -455,6 +483,17 @@ impl Sines {
 impl EncoderDecoderConfig {
     fn new_norm(&self, rngs: &mut Rngs) -> Norm {
         Norm::new(self.norm, self.features, self.epsilon, rngs)
+    }
+
+    /// Creates the decoder's attention to the encoded input, whose features may have another number.
+    fn new_cross_attention(&self, side: &Side, rngs: &mut Rngs) -> MultiHeadAttention {
+        let mut layer = self.new_attention(side, false, rngs);
+        if let Some(images) = self.images.as_ref().filter(|images| !images.is_projected) {
+            let inner = side.heads * self.head_dim(side);
+            let other = attention(side.heads, images.encoder.hidden_size).qkv_features(inner).build(rngs);
+            (layer.key, layer.value) = (other.key, other.value);
+        }
+        layer
     }
 
     fn new_attention(&self, side: &Side, is_causal: bool, rngs: &mut Rngs) -> MultiHeadAttention {

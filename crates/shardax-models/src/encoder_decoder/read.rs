@@ -2,8 +2,8 @@
 
 use shardax_nn::prelude::*;
 
-use super::{EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, Side};
-use crate::huggingface::{Config, Fields, KeyMap, Layout, Pretrained};
+use super::{EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, Side};
+use crate::huggingface::{Config, Fields, KeyMap, Layout, Pretrained, check_type, vit_fields};
 use crate::{Activation, NormKind};
 
 impl Pretrained for EncoderDecoder {
@@ -13,7 +13,10 @@ impl Pretrained for EncoderDecoder {
         let fields = config.fields();
         let list = fields.list_opt("architectures")?;
         let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("WithLMHeadModel");
-        if !["ForConditionalGeneration", "WithLMHeadModel", "MTModel"].iter().any(|end| name.ends_with(end)) {
+        if !["ForConditionalGeneration", "WithLMHeadModel", "MTModel", "EncoderDecoderModel"]
+            .iter()
+            .any(|end| name.ends_with(end))
+        {
             return Err(fields.error(format!("the class {name:?} of `architectures` does not generate text")));
         }
         let (read, keys) = match fields.text("model_type")? {
@@ -21,6 +24,7 @@ impl Pretrained for EncoderDecoder {
             kind @ ("bart" | "mbart" | "marian" | "pegasus" | "m2m_100" | "blenderbot" | "blenderbot-small"
             | "plbart" | "mvp") => bart(&fields, kind)?,
             "whisper" => whisper(&fields)?,
+            IMAGES => images(&fields)?,
             other => return Err(fields.error(format!("the model_type {other:?} is not one of {}", KNOWN.join(", ")))),
         };
         fields.finish()?;
@@ -33,12 +37,16 @@ impl Pretrained for EncoderDecoder {
     }
 
     fn extents(architecture: &EncoderDecoderConfig) -> (usize, Vec<(&'static str, usize, usize)>) {
-        (architecture.encoder.layers.saturating_add(architecture.decoder.layers), architecture.extents())
+        let encoder = match &architecture.images {
+            Some(images) => images.encoder.num_hidden_layers,
+            None => architecture.encoder.layers,
+        };
+        (encoder.saturating_add(architecture.decoder.layers), architecture.extents())
     }
 }
 
 /// The supported model types.
-pub(crate) const KNOWN: [&str; 13] = [
+pub(crate) const KNOWN: [&str; 14] = [
     "t5",
     "mt5",
     "umt5",
@@ -52,7 +60,11 @@ pub(crate) const KNOWN: [&str; 13] = [
     "plbart",
     "mvp",
     "whisper",
+    "vision-encoder-decoder",
 ];
+
+/// The type of models that read images.
+const IMAGES: &str = "vision-encoder-decoder";
 
 /// T5, mT5 and umT5.
 fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
@@ -85,6 +97,7 @@ fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
             None => layers,
         })?,
         mel_bins: None,
+        images: None,
         positions: EncoderDecoderPositions::Relative {
             buckets: fields.size("relative_attention_num_buckets")?,
             max_distance: fields.size("relative_attention_max_distance")?,
@@ -183,6 +196,7 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
         encoder,
         decoder,
         mel_bins: None,
+        images: None,
         positions: if is_learned {
             let length = length.saturating_add(first_position);
             EncoderDecoderPositions::Learned { encoder: length, decoder: length }
@@ -286,6 +300,7 @@ fn whisper(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
         encoder,
         decoder,
         mel_bins: Some(fields.size("num_mel_bins")?),
+        images: None,
         positions: EncoderDecoderPositions::Learned {
             encoder: fields.size("max_source_positions")?,
             decoder: fields.size("max_target_positions")?,
@@ -320,6 +335,82 @@ fn whisper(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
         // The names in files without the last layer have no prefix.
         .prefix_alias("model.", "");
     Ok((config, keys))
+}
+
+/// A ViT with the decoder of TrOCR.
+fn images(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
+    let missing = |name: &str| fields.error(format!("missing field `{name}`"));
+    let about = fields.object_opt("encoder")?.ok_or_else(|| missing("encoder"))?;
+    let (encoder, encoder_keys) = vit_fields(&about)?;
+    about.finish()?;
+    let text = fields.object_opt("decoder")?.ok_or_else(|| missing("decoder"))?;
+    check_type(&text, "trocr")?;
+    let (features, heads) = (text.size("d_model")?, text.size("decoder_attention_heads")?);
+    text.divides(("decoder_attention_heads", heads), ("d_model", features))?;
+    let side = Side { layers: text.layers("decoder_layers")?, heads, hidden: text.size("decoder_ffn_dim")? };
+    let length = text.size("max_position_embeddings")?;
+    let is_learned = text.flag("use_learned_position_embeddings")?;
+    let read_features = text.size_opt("cross_attention_hidden_size")?;
+    if read_features.is_some_and(|size| size != encoder.hidden_size) {
+        return Err(
+            text.error(format!("`cross_attention_hidden_size` must be {}, as in `encoder`", encoder.hidden_size))
+        );
+    }
+    let is_projected = read_features.is_none() && encoder.hidden_size != features;
+    let is_tied = text.flag_or("tie_word_embeddings", true)?;
+    let first_position =
+        if is_learned { BART_FIRST_POSITION } else { text.number_or("pad_token_id", 1.0)? as usize + 1 };
+    let config = EncoderDecoderConfig {
+        vocab_size: text.size("vocab_size")?,
+        features,
+        head_dim: None,
+        encoder: side,
+        decoder: side,
+        mel_bins: None,
+        images: Some(ImageEncoderConfig { encoder, is_projected }),
+        positions: if is_learned {
+            let length = length.saturating_add(first_position);
+            EncoderDecoderPositions::Learned { encoder: length, decoder: length }
+        } else {
+            EncoderDecoderPositions::Sines { length, is_inclusive: true }
+        },
+        norm: NormKind::Layer,
+        epsilon: 1e-5,
+        activation: text.activation("activation_function")?,
+        gated: false,
+        biases: true,
+        key_biases: true,
+        logits_bias: false,
+        first_position,
+        embedding_scale: text.flag("scale_embedding")?.then(|| (features as f64).sqrt()),
+        embedding_norm: text.flag("layernorm_embedding")?,
+        norm_before_positions: false,
+        sum_norms: true,
+        final_norm: false,
+        attention_scale: None,
+        tie_embeddings: is_tied,
+        logits_scale: None,
+    };
+    // The decoder attends to the image in any case, and layers are dropped only in training.
+    text.skip(&["is_decoder", "add_cross_attention", "decoder_layerdrop", "num_hidden_layers", "hidden_size"]);
+    text.skip(&["num_attention_heads", "classifier_dropout"]);
+    text.finish()?;
+    fields.skip(&["tie_word_embeddings", "vocab_size", "processor_class", "is_encoder_decoder"]);
+    Ok((config, image_keys(is_learned, is_tied).and(encoder_keys.inside("images.", "encoder."))))
+}
+
+/// Returns the names of the arrays, without the encoder's.
+fn image_keys(is_learned: bool, is_tied: bool) -> KeyMap {
+    let keys = KeyMap::new()
+        .array("embed.embedding", "model.decoder.embed_tokens.weight", Layout::Same)
+        .norm("decoder.embedding_norm.0", "model.decoder.layernorm_embedding")
+        .linear("head", "output_projection");
+    let keys =
+        cross_keys(side_keys(keys, "decoder")).inside("", "decoder.").linear("image_projection", "enc_to_dec_proj");
+    let table = "decoder.model.decoder.embed_tokens.weight";
+    let keys = if is_tied { keys.tied("decoder.output_projection.weight", table) } else { keys };
+    // Some files contain the sinusoidal positions, which are computed here.
+    if is_learned { keys } else { keys.ignore("decoder.model.decoder.embed_positions.**") }
 }
 
 /// The names of the query, key, value and output layers.

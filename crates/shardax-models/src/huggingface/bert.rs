@@ -41,6 +41,8 @@ pub struct BertConfig {
     pub task_type_vocab_size: usize,
     /// The number of tokens before and after a token that it sees, for each block, as in Longformer; empty if a token sees all tokens.
     pub windows: Vec<usize>,
+    /// The largest number of tokens of a text, if longer texts would compute only blocks of scores, as in BigBird.
+    pub max_length: Option<usize>,
     /// The number of coordinates of boxes of words on a page, as in LayoutLM; 0 if the model does not read boxes.
     pub box_size: usize,
     /// The features of the head for masked tokens, if its last layer is not the token table, as in RemBERT.
@@ -111,7 +113,7 @@ impl BertHead {
 /// classify texts or tokens, or compute features.
 ///
 /// The model type is `bert`, `ernie`, `roberta`, `xlm-roberta`, `camembert`, `data2vec-text`, `roberta-prelayernorm`, `megatron-bert`, `xlm-roberta-xl`,
-/// `distilbert`, `mpnet`, `albert`, `electra`, `roformer`, `nomic_bert`, `gte`, `jina_embeddings_v3`, `esm`, `layoutlm`, `rembert` or `longformer`; the field `architectures` chooses the [head](BertHead).
+/// `distilbert`, `mpnet`, `albert`, `electra`, `roformer`, `nomic_bert`, `gte`, `jina_embeddings_v3`, `esm`, `layoutlm`, `rembert`, `longformer` or `big_bird`; the field `architectures` chooses the [head](BertHead).
 #[derive(Module, Clone, Debug)]
 pub struct Bert {
     tokens: Embed,
@@ -139,6 +141,8 @@ pub struct Bert {
     first_position: usize,
     #[tree(static)]
     masked_token: Option<i32>,
+    #[tree(static)]
+    max_length: Option<usize>,
     pre_norms: bool,
     hides_padding: bool,
     pools: bool,
@@ -348,10 +352,10 @@ impl Bert {
             Some(table) => check_positions("Bert", table, self.first_position, &tokens),
             None => Ok(()),
         });
-        if let Err(error) = checked {
+        let length = tokens.shape().last().copied().unwrap_or(0);
+        if let Err(error) = checked.and_then(|()| self.check_length(length)) {
             return Array::from_error(error, &tokens);
         }
-        let length = tokens.shape().last().copied().unwrap_or(0);
         let positions = self.positions.as_ref().map(|table| table.forward(self.positions_of(&tokens, options)));
         let kinds = options.token_type_ids.clone().unwrap_or_else(|| zeros_dtype(tokens.shape(), DType::I32));
         let x = self.masked(self.tokens.forward(&tokens), &tokens, options);
@@ -395,6 +399,19 @@ impl Bert {
             x = block.forward_in(x, options, self.pre_norms, scope.as_ref());
         }
         self.final_norm.iter().fold(x, |x, norm| norm.forward(x))
+    }
+
+    /// Returns an error for texts that are so long that the model would compute only blocks of scores.
+    fn check_length(&self, length: usize) -> Result<()> {
+        match self.max_length {
+            Some(limit) if length > limit => {
+                let message = format!(
+                    "Bert: a text has {length} tokens, but blocks of scores are not supported, which this model has for more than {limit} tokens"
+                );
+                Err(value_error(message, "split the text into parts of at most that many tokens"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the tokens that see all tokens, if the other tokens see only their neighbors.
@@ -569,6 +586,7 @@ pub(super) fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
         classifier,
         first_position: config.first_position,
         masked_token: config.masked_token,
+        max_length: config.max_length,
         pre_norms: config.pre_norms,
         hides_padding: config.hides_padding,
         pools,

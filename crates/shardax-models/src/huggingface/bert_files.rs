@@ -10,7 +10,7 @@ use super::{Config, KeyMap, Layout, Pretrained, known_type};
 use crate::Activation;
 
 /// The supported model types.
-pub(super) const KNOWN: [&str; 21] = [
+pub(super) const KNOWN: [&str; 22] = [
     "bert",
     "ernie",
     "roberta",
@@ -32,6 +32,7 @@ pub(super) const KNOWN: [&str; 21] = [
     "layoutlm",
     "rembert",
     "longformer",
+    "big_bird",
 ];
 
 /// The maximal number of blocks in a group of an ALBERT model. No published model has more than one.
@@ -92,7 +93,7 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
         "esm" => Activation::Gelu,
         _ => fields.activation(activation_name)?,
     };
-    let class_activation = if kind == "roformer" { Some(hidden_act) } else { class_activation };
+    let class_activation = if matches!(kind, "roformer" | "big_bird") { Some(hidden_act) } else { class_activation };
     let head = head(fields, class_activation)?;
     let features = fields.size(features_name)?;
     let (heads, layers) = (fields.size(heads_name)?, fields.layers(layers_name)?);
@@ -149,6 +150,7 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
             _ => 0,
         },
         windows: if kind == "longformer" { windows(fields, layers)? } else { Vec::new() },
+        max_length: if kind == "big_bird" { length_with_all_scores(fields)? } else { None },
         box_size: if kind == "layoutlm" { fields.size("max_2d_position_embeddings")? } else { 0 },
         output_embedding_size: match kind {
             "rembert" => Some(fields.size("output_embedding_size")?),
@@ -185,7 +187,7 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
         has_distances: kind == "mpnet",
         head_act: match kind {
             "bert" | "ernie" | "distilbert" | "albert" | "roformer" | "nomic_bert" | "megatron-bert" | "layoutlm"
-            | "rembert" => hidden_act,
+            | "rembert" | "big_bird" => hidden_act,
             _ => Activation::Gelu,
         },
         head,
@@ -237,6 +239,23 @@ fn windows(fields: &Fields, layers: usize) -> Result<Vec<usize>> {
     match windows.iter().find(|window| **window % 2 == 1 || **window > i32::MAX as usize) {
         Some(window) => Err(fields.error(format!("`attention_window` has {window}, but must be even"))),
         None => Ok(windows.into_iter().map(|window| window / 2).collect()),
+    }
+}
+
+/// Returns the number of tokens up to which BigBird computes all scores. For longer texts it computes only blocks of scores: the first
+/// and the last block, three neighbors, and random ones. `None` means that it always computes all scores.
+fn length_with_all_scores(fields: &Fields) -> Result<Option<usize>> {
+    if !fields.flag("use_bias")? {
+        return Err(fields.error("field `use_bias` is false, which is not supported"));
+    }
+    if fields.flag("rescale_embeddings")? {
+        return Err(fields.error("field `rescale_embeddings` is true, which is not supported"));
+    }
+    let (size, random) = (fields.size("block_size")?, fields.number("num_random_blocks")?);
+    match fields.text("attention_type")? {
+        "original_full" => Ok(None),
+        "block_sparse" => Ok(Some(size.saturating_mul((random.max(0.0) as usize).saturating_mul(2).saturating_add(5)))),
+        other => Err(fields.error(format!("`attention_type` {other:?} is not supported"))),
     }
 }
 
@@ -330,7 +349,7 @@ fn class_count(fields: &Fields) -> Result<usize> {
 fn keys(kind: &str, config: &BertConfig) -> KeyMap {
     let base = match kind {
         "xlm-roberta" | "camembert" | "jina_embeddings_v3" | "xlm-roberta-xl" => "roberta.".to_owned(),
-        "megatron-bert" => "bert.".to_owned(),
+        "megatron-bert" | "big_bird" => "bert.".to_owned(),
         "data2vec-text" => "data2vec_text.".to_owned(),
         "roberta-prelayernorm" => "roberta_prelayernorm.".to_owned(),
         kind => format!("{kind}."),
@@ -398,7 +417,10 @@ fn keys(kind: &str, config: &BertConfig) -> KeyMap {
         _ => keys,
     };
     // Their heads are BERT's.
-    let kind = if matches!(kind, "megatron-bert" | "layoutlm") { "bert" } else { kind };
+    let kind = match (kind, config.head) {
+        ("megatron-bert" | "layoutlm", _) | ("big_bird", BertHead::MaskedTokens) => "bert",
+        _ => kind,
+    };
     let keys = head_keys(keys, kind, config.head, &base, &prefix);
     // Layers of other heads.
     match (kind, config.head) {

@@ -149,7 +149,7 @@ impl KeyMap {
     }
 
     /// Returns the map of a model that contains this model at a key path. The names have a prefix.
-    pub(super) fn inside(self, path: &str, prefix: &str) -> Self {
+    pub(crate) fn inside(self, path: &str, prefix: &str) -> Self {
         let rules = self.rules.into_iter();
         let rules = rules.map(|(key, name, layout)| (format!("{path}{key}"), format!("{prefix}{name}"), layout));
         let ignored = self.ignored.iter().map(|name| format!("{prefix}{name}"));

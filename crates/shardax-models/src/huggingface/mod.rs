@@ -34,10 +34,12 @@ mod cross_encoder;
 mod deberta;
 mod decoders;
 mod depth;
+mod detr;
 mod encoder;
 mod keys;
 mod layout;
 mod load;
+mod mobilebert;
 mod mobilenet;
 mod modernbert;
 mod resnet;
@@ -72,12 +74,14 @@ pub use convnext::{ConvNext, ConvNextConfig};
 pub use cross_encoder::CrossEncoder;
 pub use deberta::{Deberta, DebertaConfig, Distances};
 pub use depth::{DepthEstimator, DepthEstimatorConfig, DepthScale};
+pub use detr::{Detr, DetrConfig};
 pub(crate) use encoder::remove_input_biases;
 pub use keys::KeyMap;
 pub use layout::Layout;
 pub(crate) use layout::Raw;
 pub(crate) use load::Place;
 pub use load::load;
+pub use mobilebert::{MobileBert, MobileBertConfig};
 pub use mobilenet::{MobileNet, MobileNetBlock, MobileNetConfig, MobileNetPadding};
 pub use modernbert::{ModernBert, ModernBertConfig};
 pub use resnet::{RegnetBlocks, Resnet, ResnetConfig};
@@ -300,6 +304,11 @@ fn leaf_shapes<M: Pretrained>(model: &M) -> Vec<(String, Vec<usize>)> {
     tree::leaves_with_path(model).into_iter().map(|(path, leaf)| (path, leaf.shape().to_vec())).collect()
 }
 
+/// Reads the fields of a ViT without a head, which is the encoder of another model.
+pub(crate) fn vit_fields(fields: &Fields) -> Result<(VitConfig, KeyMap)> {
+    vit::read_fields(fields, Some(VitHead::None))
+}
+
 /// Returns the model type, which must be one of these.
 pub(crate) fn known_type<'a>(fields: &Fields<'a>, known: &[&str]) -> Result<&'a str> {
     match fields.text("model_type")? {
@@ -309,7 +318,7 @@ pub(crate) fn known_type<'a>(fields: &Fields<'a>, known: &[&str]) -> Result<&'a 
 }
 
 /// Returns an error if the configuration has another model type.
-fn check_type(fields: &Fields, expected: &str) -> Result<()> {
+pub(crate) fn check_type(fields: &Fields, expected: &str) -> Result<()> {
     match fields.text("model_type")? {
         kind if kind == expected => Ok(()),
         other => Err(fields.error(format!("the model_type is {other:?}, but should be {expected:?}"))),

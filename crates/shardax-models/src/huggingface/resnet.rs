@@ -77,31 +77,11 @@ impl Pretrained for Resnet {
 
     fn read(config: &Config) -> Result<(ResnetConfig, KeyMap)> {
         let fields = config.fields();
-        let kind = known_type(&fields, &KNOWN)?;
-        let (stages, hidden_sizes) = StagedConfig::read(&fields, "hidden_sizes")?;
-        let (is_bottleneck, regnet) = match (fields.text("layer_type")?, kind) {
-            ("bottleneck", "resnet") => (true, None),
-            ("basic", "resnet") => (false, None),
-            ("x" | "y", "regnet") => (false, Some(regnet_blocks(&fields, &hidden_sizes)?)),
-            (other, _) => return Err(fields.error(format!("the layer_type {other:?} is not supported"))),
-        };
-        if is_bottleneck && hidden_sizes.iter().any(|size| size / REDUCTION == 0) {
-            return Err(fields.error("`hidden_sizes` has less than four features"));
-        }
-        let read = ResnetConfig {
-            stages,
-            embedding_size: fields.size("embedding_size")?,
-            hidden_sizes,
-            is_bottleneck,
-            downsample_in_first_stage: fields.flag("downsample_in_first_stage")?,
-            downsample_in_bottleneck: kind == "resnet" && fields.flag("downsample_in_bottleneck")?,
-            regnet,
-        };
+        let read = read_fields(&fields)?;
         fields.finish()?;
         let keys = keys(&read);
         Ok((read, keys))
     }
-
     fn make(config: &ResnetConfig, rngs: &mut Rngs) -> Result<Self> {
         let last = config.hidden_sizes.last().copied().unwrap_or(config.embedding_size);
         Ok(Resnet {
@@ -128,6 +108,53 @@ impl Pretrained for Resnet {
     }
 }
 
+/// Reads the fields of a model or of the encoder in another model, without the check of unknown fields.
+pub(super) fn read_fields(fields: &Fields) -> Result<ResnetConfig> {
+    let kind = known_type(fields, &KNOWN)?;
+    let (stages, hidden_sizes) = StagedConfig::read(fields, "hidden_sizes")?;
+    let (is_bottleneck, regnet) = match (fields.text("layer_type")?, kind) {
+        ("bottleneck", "resnet") => (true, None),
+        ("basic", "resnet") => (false, None),
+        ("x" | "y", "regnet") => (false, Some(regnet_blocks(fields, &hidden_sizes)?)),
+        (other, _) => return Err(fields.error(format!("the layer_type {other:?} is not supported"))),
+    };
+    if is_bottleneck && hidden_sizes.iter().any(|size| size / REDUCTION == 0) {
+        return Err(fields.error("`hidden_sizes` has less than four features"));
+    }
+    Ok(ResnetConfig {
+        stages,
+        embedding_size: fields.size("embedding_size")?,
+        hidden_sizes,
+        is_bottleneck,
+        downsample_in_first_stage: fields.flag("downsample_in_first_stage")?,
+        downsample_in_bottleneck: kind == "resnet" && fields.flag("downsample_in_bottleneck")?,
+        regnet,
+    })
+}
+
+/// Returns the ResNet with this name in the library `timm`, if it has such blocks.
+pub(super) fn named(name: &str, num_channels: usize) -> Option<ResnetConfig> {
+    let (depths, is_bottleneck) = match name {
+        "resnet18" => ([2, 2, 2, 2], false),
+        "resnet34" => ([3, 4, 6, 3], false),
+        "resnet50" => ([3, 4, 6, 3], true),
+        "resnet101" => ([3, 4, 23, 3], true),
+        "resnet152" => ([3, 8, 36, 3], true),
+        _ => return None,
+    };
+    let sizes = [64, 128, 256, 512].map(|size| if is_bottleneck { size * REDUCTION } else { size });
+    let hidden_act = Activation::Relu;
+    Some(ResnetConfig {
+        stages: StagedConfig { num_channels, depths: depths.into(), hidden_act, classes: None },
+        embedding_size: 64,
+        hidden_sizes: sizes.into(),
+        is_bottleneck,
+        downsample_in_first_stage: false,
+        downsample_in_bottleneck: false,
+        regnet: None,
+    })
+}
+
 /// The types of these models.
 const KNOWN: [&str; 2] = ["resnet", "regnet"];
 
@@ -149,7 +176,7 @@ impl RegnetBlocks {
 }
 
 /// Returns the names of the arrays.
-fn keys(config: &ResnetConfig) -> KeyMap {
+pub(super) fn keys(config: &ResnetConfig) -> KeyMap {
     let prefix = match (config.stages.classes, config.regnet) {
         (None, _) => "",
         (Some(_), None) => "resnet.",

@@ -487,7 +487,7 @@ impl Vit {
     }
 
     /// Returns an error if the rows or columns of images are not multiples of the size of a patch.
-    pub(super) fn check_images(&self, images: &Array) -> Result<()> {
+    pub(crate) fn check_images(&self, images: &Array) -> Result<()> {
         if images.ndim() != 4 {
             let message = format!("images of the shape {:?} are not [batch, rows, columns, channels]", images.shape());
             return Err(value_error(message, "add a dimension for the batch with `expand_dims(0)`"));

@@ -14,12 +14,13 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 81] = [
+const OTHERS: [&str; 86] = [
     "albert",
     "audio-spectrogram-transformer",
     "bart",
     "beit",
     "bert",
+    "big_bird",
     "blenderbot",
     "blenderbot-small",
     "camembert",
@@ -35,6 +36,7 @@ const OTHERS: [&str; 81] = [
     "deberta-v2",
     "deit",
     "depth_anything",
+    "detr",
     "dinov2",
     "dinov2_with_registers",
     "dinov3_vit",
@@ -57,6 +59,7 @@ const OTHERS: [&str; 81] = [
     "metaclip_2",
     "metaclip_2_text_model",
     "metaclip_2_vision_model",
+    "mobilebert",
     "mobilenet_v1",
     "mobilenet_v2",
     "modernbert",
@@ -82,6 +85,8 @@ const OTHERS: [&str; 81] = [
     "swin",
     "swinv2",
     "t5",
+    "table-transformer",
+    "trocr",
     "umt5",
     "unispeech",
     "unispeech-sat",

@@ -12,8 +12,11 @@ use super::{alike, case, folder, quick, rows, save_again, setup};
 fn inputs(case: &impl Fn(&str) -> Result<Array>) -> Result<(Array, BertOptions)> {
     Ok(match case("attention_mask") {
         Ok(mask) => (case("input_ids")?, BertOptions::new().attention_mask(mask)),
-        // transformers stores the bands before the frames.
-        Err(_) => (case("input_features")?.transpose([0, 2, 1]), BertOptions::new()),
+        Err(_) => match case("pixel_values") {
+            Ok(images) => (images, BertOptions::new()),
+            // transformers stores the bands before the frames.
+            Err(_) => (case("input_features")?.transpose([0, 2, 1]), BertOptions::new()),
+        },
     })
 }
 
@@ -34,6 +37,9 @@ const TEXTS: [(&str, i32); 13] = [
     ("m2m_100", 3),
 ];
 
+/// Models that read sound or images, and the token that starts a text.
+const OTHERS: [(&str, i32); 4] = [("whisper", 3), ("trocr", 3), ("trocr_sines", 3), ("trocr_small", 3)];
+
 fn forward(model: EncoderDecoder, inputs: Array, mask: Option<Array>, targets: Array) -> Array {
     let options = mask.into_iter().fold(BertOptions::new(), BertOptions::attention_mask);
     model.forward(inputs, targets, &options)
@@ -49,8 +55,7 @@ fn encoder_decoders_have_the_logits_of_transformers() -> Result<()> {
         let first = model.decode(targets.get((.., ..3)), &input);
         concatenate(&[first, model.decode(targets.get((.., 3..)), &input)], 1)
     });
-    let names = TEXTS.into_iter().map(|(name, _)| name).chain(["whisper"]);
-    for name in names.step_by(quick::one_of(5)) {
+    for (name, _) in TEXTS.into_iter().chain(OTHERS).step_by(quick::one_of(5)) {
         let (case, model) = (case(name)?, EncoderDecoder::from_pretrained(folder(name))?);
         let (inputs, _) = inputs(&case)?;
         let arguments = (&model, &inputs, case("attention_mask").ok(), case("decoder_input_ids")?);
@@ -64,8 +69,7 @@ fn encoder_decoders_have_the_logits_of_transformers() -> Result<()> {
 #[test]
 fn encoder_decoders_write_the_tokens_of_transformers() -> Result<()> {
     setup();
-    for (name, start) in TEXTS.into_iter().chain([("whisper", 3)]).skip(quick::one_of(2) - 1).step_by(quick::one_of(5))
-    {
+    for (name, start) in TEXTS.into_iter().chain(OTHERS).skip(quick::one_of(2) - 1).step_by(quick::one_of(5)) {
         let (case, model) = (case(name)?, EncoderDecoder::from_pretrained(folder(name))?);
         let ((inputs, _), expected) = (inputs(&case)?, rows(&case("generated")?)?);
         let write = |options: &GenerateOptions| match case("attention_mask") {
@@ -92,7 +96,7 @@ fn encoder_decoders_write_the_tokens_of_transformers() -> Result<()> {
 fn saved_encoder_decoders_are_the_files_of_transformers() -> Result<()> {
     setup();
     let temp = Folder::new();
-    for name in ["t5", "t5_gated", "umt5", "bart", "m2m_100", "whisper"] {
+    for name in ["t5", "t5_gated", "umt5", "bart", "m2m_100", "whisper", "trocr", "trocr_small"] {
         save_again::<EncoderDecoder>(name, &temp.join(name))?;
     }
     Ok(())
@@ -100,8 +104,7 @@ fn saved_encoder_decoders_are_the_files_of_transformers() -> Result<()> {
 
 /// Saves all models.
 pub(super) fn save_all(to: &Path) -> Result<()> {
-    let names = TEXTS.into_iter().map(|(name, _)| name).chain(["whisper"]);
-    names.into_iter().try_for_each(|name| save_again::<EncoderDecoder>(name, &to.join(name)))
+    TEXTS.into_iter().chain(OTHERS).try_for_each(|(name, _)| save_again::<EncoderDecoder>(name, &to.join(name)))
 }
 
 #[test]
@@ -171,6 +174,33 @@ fn configurations_of_encoder_decoders_load_or_say_why() -> Result<()> {
         "forced_decoder_ids": [[1, 50259]], "num_hidden_layers": 4, "max_length": 448, "suppress_tokens": [1, 2]}"#,
     )?;
     assert_eq!((tiny.mel_bins, tiny.decoder.layers, tiny.vocab_size), (Some(80), 4, 51_865));
+    let images = |encoder: &str, decoder: &str| {
+        let encoder = format!(r#"{{"model_type": "vit", "image_size": 384, "qkv_bias": false{encoder}}}"#);
+        let decoder = format!(r#"{{"model_type": "trocr", "is_decoder": true, "add_cross_attention": true{decoder}}}"#);
+        read(&format!(
+            r#"{{"architectures": ["VisionEncoderDecoderModel"], "model_type": "vision-encoder-decoder", "is_encoder_decoder": true,
+            "tie_word_embeddings": false, "encoder": {encoder}, "decoder": {decoder}}}"#
+        ))
+    };
+    // The fields of a published model, and of one whose encoder has as many features as its decoder.
+    let trocr = images(
+        "",
+        r#", "cross_attention_hidden_size": 768, "decoder_start_token_id": 2, "max_position_embeddings": 512"#,
+    )?;
+    assert_eq!((trocr.first_position, trocr.images.as_ref().map(|images| images.is_projected)), (2, Some(false)));
+    let same = images("", r#", "d_model": 768, "use_learned_position_embeddings": false"#)?;
+    assert_eq!(same.images.map(|images| (images.is_projected, images.encoder.hidden_size)), Some((false, 768)));
+    assert_eq!(images("", "")?.images.map(|images| images.is_projected), Some(true));
+    fails(images("", r#", "cross_attention_hidden_size": 512"#), &["`cross_attention_hidden_size` must be 768"]);
+    fails(images("", r#", "model_type": "gpt2""#), &["should be \"trocr\""]);
+    fails(images(r#", "model_type": "donut-swin""#, ""), &["\"donut-swin\" is not one of vit"]);
+    fails(images("", r#", "decoder_attention_heads": 7"#), &["decoder_attention_heads (7) does not divide d_model"]);
+    let model = EncoderDecoder::from_pretrained(folder("trocr"))?;
+    fails(
+        model.encode(zeros([2, 8]), &BertOptions::new()).check(),
+        &["[2, 8] are not [batch, rows, columns, channels]"],
+    );
+    fails(model.sound_features(zeros([1, 10])).check(), &["the model reads images"]);
     // Fields and types that would change the results.
     fails(read(r#"{"model_type": "whisper", "scale_embedding": true}"#), &["field `scale_embedding` is true"]);
     fails(read(r#"{"model_type": "t5", "feed_forward_proj": "gated-nonsense"}"#), &["\"nonsense\" is not supported"]);

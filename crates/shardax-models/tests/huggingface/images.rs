@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use shardax_models::huggingface::{SegformerHead, SwinVersion};
+use shardax_models::huggingface::{SegformerHead, SwinVersion, Weights};
 use shardax_models::{
-    Clip, Config, ConvNext, DepthEstimator, LoadOptions, MobileNet, Pretrained, Resnet, Segformer, Siglip, Swin, Vit,
-    VitPose, Yolos,
+    Clip, Config, ConvNext, DepthEstimator, Detr, LoadOptions, MobileNet, Pretrained, Resnet, Segformer, Siglip, Swin,
+    Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -236,6 +236,82 @@ fn detected_objects_equal_transformers() -> Result<()> {
     Ok(())
 }
 
+/// Models that detect objects with a ResNet.
+const DETRS: [&str; 2] = ["detr", "table_transformer"];
+
+#[test]
+fn objects_of_detr_equal_transformers() -> Result<()> {
+    setup();
+    let forward = jit(|model: Detr, images: Array| model.forward(images));
+    for name in DETRS {
+        let (case, model) = (case(name)?, Detr::from_pretrained(folder(name))?);
+        for number in 0..2 {
+            let (logits, boxes) = forward.call((&model, case(&format!("pixel_values_{number}"))?))?;
+            alike(name, &logits, &case(&format!("logits_{number}"))?)?;
+            alike(name, &boxes, &case(&format!("boxes_{number}"))?)?;
+        }
+    }
+    let model = Detr::from_pretrained(folder("detr"))?;
+    fails(model.forward(zeros([1, 3, 32, 32])).1.check(), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
+    fails(model.forward(zeros([1, 0, 32, 3])).0.check(), &["no pixels"]);
+    let read = |text: &str| Detr::read(&Config::from_json(text)?).map(|(read, _)| read);
+    // The fields of published models.
+    let base = read(
+        r#"{"activation_dropout": 0.0, "activation_function": "relu", "architectures": ["DetrForObjectDetection"],
+        "auxiliary_loss": false, "backbone": "resnet50", "bbox_cost": 5, "classifier_dropout": 0.0, "d_model": 256,
+        "decoder_attention_heads": 8, "decoder_ffn_dim": 2048, "decoder_layers": 6, "dilation": false, "encoder_layers": 6,
+        "eos_coefficient": 0.1, "id2label": {"0": "N/A", "1": "person"}, "init_xavier_std": 1.0, "is_encoder_decoder": true,
+        "max_position_embeddings": 1024, "model_type": "detr", "num_hidden_layers": 6, "num_queries": 100,
+        "position_embedding_type": "sine", "scale_embedding": false, "use_timm_backbone": true}"#,
+    )?;
+    assert_eq!((base.classes, &base.encoder_of_images.hidden_sizes[..]), (2, &[256, 512, 1024, 2048][..]));
+    let tables = read(
+        r#"{"model_type": "table-transformer", "backbone": "resnet18", "num_queries": 15, "use_timm_backbone": true,
+        "backbone_config": null, "id2label": {"0": "table", "1": "table rotated"}}"#,
+    )?;
+    assert_eq!((tables.pre_norms, tables.encoder_of_images.is_bottleneck), (true, false));
+    for (fields, words) in [
+        (r#""backbone": "resnet50d""#, "the `backbone` \"resnet50d\""),
+        (r#""dilation": true"#, "`dilation` is true"),
+        (r#""auxiliary_loss": true"#, "`auxiliary_loss` is true"),
+        (r#""position_embedding_type": "learned""#, "`position_embedding_type` \"learned\""),
+        (r#""d_model": 18, "encoder_attention_heads": 2, "decoder_attention_heads": 2"#, "must be a multiple of 4"),
+        (r#""d_model": 20"#, "encoder_attention_heads (8) does not divide d_model"),
+        (r#""backbone_config": {"model_type": "swin"}"#, "should be \"resnet\""),
+        (r#""backbone_config": {"model_type": "resnet", "out_features": ["stage3"]}"#, "the last of the 4 stages"),
+        (r#""architectures": ["DetrForSegmentation"]"#, "\"DetrForSegmentation\""),
+    ] {
+        fails(read(&format!(r#"{{"model_type": "detr", {fields}}}"#)), &[words]);
+    }
+    Ok(())
+}
+
+/// Most published files have the names of the library `timm`.
+#[test]
+fn names_of_detr_are_the_names_of_timm() -> Result<()> {
+    setup();
+    let config = Config::from_json(
+        r#"{"model_type": "detr", "backbone": "resnet18", "d_model": 16, "encoder_layers": 1, "decoder_layers": 1,
+        "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "num_queries": 3}"#,
+    )?;
+    let temp = Folder::new();
+    Detr::from_config(&config, &mut Rngs::new(0))?.save_pretrained(&config, temp.join("detr"))?;
+    let weights = Weights::open(temp.join("detr"))?;
+    let shape = |name: &str| weights.shape(&format!("model.backbone.conv_encoder.model.{name}")).map(<[usize]>::to_vec);
+    for (name, expected) in [
+        ("conv1.weight", vec![64, 3, 7, 7]),
+        ("bn1.running_var", vec![64]),
+        ("layer1.1.conv2.weight", vec![64, 64, 3, 3]),
+        ("layer2.0.downsample.0.weight", vec![128, 64, 1, 1]),
+        ("layer4.0.downsample.1.running_mean", vec![512]),
+        ("layer4.1.bn2.bias", vec![512]),
+    ] {
+        assert_eq!(shape(name), Some(expected), "{name}");
+    }
+    assert_eq!(shape("layer1.0.downsample.0.weight"), None);
+    Ok(())
+}
+
 #[test]
 fn joints_equal_transformers() -> Result<()> {
     setup();
@@ -297,6 +373,7 @@ pub(super) fn save_all(to: &Path) -> Result<()> {
     save::<Resnet>(&["resnet", "regnet"], to)?;
     save::<Vit>(&["vit_mae"], to)?;
     save::<Yolos>(&YOLOS[..2], to)?;
+    save::<Detr>(&DETRS, to)?;
     save::<VitPose>(&["vitpose"], to)?;
     save::<DepthEstimator>(&DEPTHS, to)
 }

@@ -22,7 +22,7 @@ use common::{Folder, fails};
 use shardax_models::huggingface::{KeyMap, Layout, Weights, load};
 use shardax_models::{
     Adapter, Bert, BertOptions, Config, CrossEncoder, Deberta, Decoder, DecoderConfig, GenerateOptions, LoadOptions,
-    ModernBert, Pretrained, SentenceEncoder, Vit,
+    MobileBert, ModernBert, Pretrained, SentenceEncoder, Vit,
 };
 use shardax_nn::prelude::*;
 
@@ -383,7 +383,7 @@ fn bert_has_the_logits_of_transformers() -> Result<()> {
 }
 
 /// Encoders with BERT's blocks and their heads. The inputs contain masked padding.
-const ENCODERS: [&str; 40] = [
+const ENCODERS: [&str; 42] = [
     "bert_model",
     "bert_classes",
     "bert_tokens",
@@ -424,6 +424,8 @@ const ENCODERS: [&str; 40] = [
     "rembert_classes",
     "longformer",
     "longformer_classes",
+    "big_bird",
+    "big_bird_classes",
 ];
 
 /// ModernBERT and its heads. The inputs contain masked padding.
@@ -431,6 +433,9 @@ const MODERN: [&str; 4] = ["modernbert", "modernbert_model", "modernbert_classes
 
 /// DeBERTa and its heads. The inputs contain masked padding.
 const DEBERTA: [&str; 5] = ["deberta", "deberta_classes", "deberta_v2", "deberta_v2_classes", "deberta_v2_tokens"];
+
+/// MobileBERT and its heads. The inputs contain masked padding.
+const MOBILE: [&str; 4] = ["mobilebert", "mobilebert_classes", "mobilebert_tokens", "mobilebert_model"];
 
 /// Each encoder runs with its mask, because the inputs contain padding.
 #[test]
@@ -469,6 +474,14 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
         let features = deberta.call((&model, case("input_ids")?, case("attention_mask")?))?;
         alike(name, &features, &case("logits")?)?;
     }
+    let mobile = jit(|model: MobileBert, tokens: Array, mask: Array| {
+        model.forward(tokens, &BertOptions::new().attention_mask(mask))
+    });
+    for name in MOBILE.into_iter().step_by(quick::one_of(2)) {
+        let (case, model) = (case(name)?, MobileBert::from_pretrained(folder(name))?);
+        let features = mobile.call((&model, case("input_ids")?, case("attention_mask")?))?;
+        alike(name, &features, &case("logits")?)?;
+    }
     for name in ["sentence", "sentence_modern", "sentence_last", "sentence_gemma"] {
         let (case, model) = (case(name)?, SentenceEncoder::from_pretrained(folder(name))?);
         let mask = BertOptions::new().attention_mask(case("attention_mask")?);
@@ -485,6 +498,72 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
         decoder.forward(array([[1, 2, 3]]), &padded_start).check(),
         &["begins with padding", "at the end of each text"],
     );
+    Ok(())
+}
+
+#[test]
+fn configurations_of_mobilebert_load_or_say_why() -> Result<()> {
+    setup();
+    let read = |fields: &str| {
+        let text = format!(r#"{{"model_type": "mobilebert"{fields}}}"#);
+        MobileBert::read(&Config::from_json(&text)?).map(|(read, _)| read)
+    };
+    // The fields of a published model.
+    let uncased = read(
+        r#", "attention_probs_dropout_prob": 0.1, "classifier_activation": false, "embedding_size": 128, "hidden_act": "relu",
+        "hidden_dropout_prob": 0.0, "hidden_size": 512, "initializer_range": 0.02, "intermediate_size": 512,
+        "intra_bottleneck_size": 128, "key_query_shared_bottleneck": true, "layer_norm_eps": 1e-12, "max_position_embeddings": 512,
+        "normalization_type": "no_norm", "num_attention_heads": 4, "num_feedforward_networks": 4, "num_hidden_layers": 24,
+        "trigram_input": true, "true_hidden_size": 128, "type_vocab_size": 2, "use_bottleneck": true,
+        "use_bottleneck_attention": false, "vocab_size": 30522"#,
+    )?;
+    assert_eq!((uncased.num_feedforward_networks, uncased.classifier_activation), (4, false));
+    for (fields, words) in [
+        (r#", "trigram_input": false"#, "`trigram_input` must be true"),
+        (r#", "use_bottleneck_attention": true"#, "`use_bottleneck_attention` must be false"),
+        (r#", "normalization_type": "layer_norm""#, "`normalization_type` \"layer_norm\""),
+        (r#", "num_attention_heads": 3"#, "num_attention_heads (3) does not divide intra_bottleneck_size"),
+        (r#", "true_hidden_size": 512"#, "`true_hidden_size` must be 128"),
+        (r#", "embedding_size": 512"#, "`hidden_size` must be more than `embedding_size`"),
+        (r#", "num_feedforward_networks": 1001"#, "must be at most 1000"),
+        (r#", "tie_word_embeddings": false"#, "`tie_word_embeddings` is false"),
+        (r#", "architectures": ["MobileBertForNextSentencePrediction"]"#, "\"NextSentencePrediction\""),
+    ] {
+        fails(read(fields), &[words]);
+    }
+    let model = MobileBert::from_pretrained(folder("mobilebert"))?;
+    let options = BertOptions::new();
+    fails(model.forward(array([3, 4]), &options).check(), &["[2] is not [batch, length]"]);
+    fails(model.forward(array([[40]]), &options).check(), &["the token 40"]);
+    assert_eq!(model.encode(zeros_dtype([2, 0], DType::I32), &options).shape(), [2, 0, 16]);
+    Ok(())
+}
+
+/// BigBird computes all scores of short texts only.
+#[test]
+fn texts_with_blocks_of_scores_are_errors() -> Result<()> {
+    setup();
+    let read = |fields: &str| {
+        Config::from_json(&format!(
+            r#"{{"model_type": "big_bird", "vocab_size": 33, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+            "num_attention_heads": 4, "max_position_embeddings": 20, "block_size": 1, "num_random_blocks": 2{fields}}}"#
+        ))
+    };
+    let encode = |fields: &str, length: usize| {
+        let model = Bert::from_config(&read(fields)?, &mut Rngs::new(0))?;
+        Ok::<_, Error>(model.encode(zeros_dtype([1, length], DType::I32), &BertOptions::new()))
+    };
+    encode("", 9)?.check()?;
+    fails(encode("", 10)?.check(), &["a text has 10 tokens", "for more than 9 tokens"]);
+    encode(r#", "attention_type": "original_full""#, 20)?.check()?;
+    for (fields, words) in [
+        (r#", "attention_type": "random""#, "`attention_type` \"random\""),
+        (r#", "use_bias": false"#, "`use_bias` is false"),
+        (r#", "rescale_embeddings": true"#, "`rescale_embeddings` is true"),
+        (r#", "is_decoder": true"#, "`is_decoder` is true"),
+    ] {
+        fails(Bert::read(&read(fields)?), &[words]);
+    }
     Ok(())
 }
 
@@ -564,13 +643,20 @@ fn tokens_outside_of_the_vocabulary_are_errors() -> Result<()> {
 }
 
 /// The ends of the names of arrays that are not saved: tables of sines, which the models compute, counts of batches, which norms
-/// with constant means do not have, and a pooler, which a model of masked tokens does not use.
-const NOT_SAVED: [&str; 4] = [
+/// with constant means do not have, and poolers, which no result depends on.
+const NOT_SAVED: [&str; 8] = [
     "roformer.encoder.embed_positions.weight",
     "num_batches_tracked",
     "layoutlm.pooler.dense.weight",
     "layoutlm.pooler.dense.bias",
+    "bert.pooler.weight",
+    "bert.pooler.bias",
+    "encoder.pooler.dense.weight",
+    "encoder.pooler.dense.bias",
 ];
+
+/// Models whose files contain tables of sines under the names that other models have for learned positions.
+const WITH_SINES: [&str; 2] = ["marian", "pegasus"];
 
 /// A model whose convolution is one array that transformers divides into three equal parts when it saves it. Here the parts have
 /// the sizes of queries, keys and values. transformers joins the parts when it loads a file, so that it can load both.
@@ -585,7 +671,12 @@ fn save_again<M: Pretrained>(name: &str, to: &Path) -> Result<()> {
         assert_eq!(a.to_bytes()?, b.to_bytes()?, "{name}: {path}");
     }
     let (old, new) = (Weights::open(folder(name))?, Weights::open(to)?);
-    let names: Vec<_> = old.names().filter(|array| !NOT_SAVED.iter().any(|end| array.ends_with(end))).collect();
+    let is_computed = |array: &str| WITH_SINES.contains(&name) && array.ends_with("embed_positions.weight");
+    // The end begins with the name of a part of the model, as `bert`, which is not the end of another one, as `albert`.
+    let is_end =
+        |array: &str, end: &str| array.strip_suffix(end).is_some_and(|start| start.is_empty() || start.ends_with('.'));
+    let is_saved = |array: &&str| !is_computed(array) && !NOT_SAVED.iter().any(|end| is_end(array, end));
+    let names: Vec<_> = old.names().filter(is_saved).collect();
     assert_eq!(names, new.names().collect::<Vec<_>>(), "{name}");
     let is_divided_otherwise = |array: &str| name == DIVIDED_INTO_OTHER_PARTS && array.contains("conv1d");
     for array in names.into_iter().filter(|array| !is_divided_otherwise(array)) {
@@ -612,6 +703,9 @@ fn save_models(to: &Path) -> Result<()> {
     }
     for name in MODERN.into_iter().filter(|name| *name != "modernbert_model") {
         save_again::<ModernBert>(name, &to.join(name))?;
+    }
+    for name in MOBILE.into_iter().filter(|name| *name != "mobilebert_model") {
+        save_again::<MobileBert>(name, &to.join(name))?;
     }
     let config = Config::open(folder("llama"))?;
     Adapter::from_pretrained(&config, folder("adapter"))?.save_pretrained(&config, to.join("adapter"))

@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use shardax_models::huggingface::Weights;
 use shardax_models::{
-    Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, DepthEstimator, EncoderDecoder, MobileNet, ModernBert,
-    Pretrained, Resnet, Segformer, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
+    Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, DepthEstimator, Detr, EncoderDecoder, MobileBert,
+    MobileNet, ModernBert, Pretrained, Resnet, Segformer, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose,
+    Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -66,6 +67,10 @@ fn difference(folder: &Path) -> Result<f32> {
             jit(|model: SoundEncoder, sound: Array| model.forward(sound, &BertOptions::new()))
                 .call((&model, case.get("input_values")?))?
         }
+        "vision-encoder-decoder" => {
+            let (model, images) = (EncoderDecoder::from_pretrained(folder)?, case.get("pixel_values")?);
+            jit(forward).call((&model, images, case.get("decoder_input_ids")?))?
+        }
         _ if has_images => logits_of_images(folder, kind, &case)?,
         _ => logits_of_texts(folder, &config, &case)?,
     };
@@ -73,6 +78,10 @@ fn difference(folder: &Path) -> Result<f32> {
     let scale = expected.abs().max(..).item::<f32>()?.max(1.0);
     let difference = (logits - expected).abs().max(..).item::<f32>()? / scale;
     Ok(if difference.is_nan() { f32::INFINITY } else { difference })
+}
+
+fn forward(model: EncoderDecoder, inputs: Array, targets: Array) -> Array {
+    model.forward(inputs, targets, &BertOptions::new())
 }
 
 fn logits_of_sound(folder: &Path, case: &Weights) -> Result<Array> {
@@ -117,6 +126,10 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
             let model = Yolos::from_pretrained(folder)?;
             jit(|model: Yolos, images: Array| model.forward(images).0).call((&model, images))
         }
+        "detr" | "table-transformer" => {
+            let model = Detr::from_pretrained(folder)?;
+            jit(|model: Detr, images: Array| model.forward(images).0).call((&model, images))
+        }
         "vitpose" => {
             let model = VitPose::from_pretrained(folder)?;
             jit(|model: VitPose, images: Array| model.forward(images)).call((&model, images))
@@ -147,15 +160,16 @@ fn logits_of_texts(folder: &Path, config: &Config, case: &Weights) -> Result<Arr
             let model = ModernBert::from_pretrained(folder)?;
             jit(|model: ModernBert, tokens: Array| model.forward(tokens, &BertOptions::new())).call((&model, tokens))
         }
+        "mobilebert" => {
+            let model = MobileBert::from_pretrained(folder)?;
+            jit(|model: MobileBert, tokens: Array| model.forward(tokens, &BertOptions::new())).call((&model, tokens))
+        }
         "deberta" | "deberta-v2" => {
             let model = Deberta::from_pretrained(folder)?;
             jit(|model: Deberta, tokens: Array| model.forward(tokens, &BertOptions::new())).call((&model, tokens))
         }
         kind if PAIRS.contains(&kind) => {
             let model = EncoderDecoder::from_pretrained(folder)?;
-            fn forward(model: EncoderDecoder, tokens: Array, targets: Array) -> Array {
-                model.forward(tokens, targets, &BertOptions::new())
-            }
             jit(forward).call((&model, tokens, case.get("decoder_input_ids")?))
         }
         // The types of BERT, which the class itself knows.
