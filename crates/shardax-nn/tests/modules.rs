@@ -1,5 +1,7 @@
 //! The parts of models: kinds of variables, filters, policies, sharding rules, tables.
 
+#[path = "modules/assignment.rs"]
+mod assignment;
 #[path = "modules/attention.rs"]
 mod attention;
 #[path = "modules/experts.rs"]

@@ -115,9 +115,20 @@ impl<P: Tree> GradientTransformation<P> for AddDecayedWeights {
     }
 }
 
-/// Returns the length of an array, at least `min_norm`, for [`scale_by_trust_ratio`] and [`scale_by_param_block_norm`].
-fn safe_norm(x: &Array, min_norm: f64) -> Array {
-    let square = abs_sq(x).sum(..);
+/// Returns the Euclidean norm of all elements, or `min_norm` if the norm is less. The gradient of a short array is 0, whereas
+/// the gradient of a norm has no value at 0.
+///
+/// ```
+/// use shardax_nn::optim::safe_norm;
+/// use shardax_nn::prelude::*;
+/// assert_eq!(safe_norm(array([3.0f32, 4.0]), 1e-6).item::<f32>()?, 5.0);
+/// let gradient = grad(|x: Array| safe_norm(x, 1e-6)).call(zeros([2]))?;
+/// assert_eq!(gradient.to_vec::<f32>()?, [0.0, 0.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn safe_norm(x: impl ArrayLike, min_norm: f64) -> Array {
+    let square = abs_sq(&x.into_array()).sum(..);
     let is_short = square.sqrt().less_equal(min_norm);
     // The root has no derivative at 0, so it is computed at 1 instead.
     where_(&is_short, full_like(&square, min_norm), where_(&is_short, 1, square).sqrt())

@@ -43,6 +43,7 @@ macro_rules! stateless {
 
 mod accumulators;
 mod adam;
+pub mod assignment;
 mod clipping;
 mod conditionality;
 pub mod contrib;
