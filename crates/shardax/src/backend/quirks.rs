@@ -262,6 +262,14 @@ const TABLE: &[Quirk] = &[
         test: "positions_out_of_bounds_of_a_slice_stay_in_it",
     },
     Quirk {
+        name: "small-products-of-float8",
+        platforms: GPU,
+        plugin: CUDA,
+        problem: "products of small matrices of float8 are added up in float16, and are infinite above 65504, on an H200",
+        file: "backend/gpu/dot.rs",
+        test: "narrow::products",
+    },
+    Quirk {
         name: "split-convolutions",
         platforms: ALL,
         plugin: XLA_CPU,

@@ -53,6 +53,20 @@ fn positions_of_ties_zeros_infinities_and_nan() -> Result<()> {
     Ok(())
 }
 
+/// GPUs reduce parts of an axis in any order, so each NaN is compared with each other one, whichever of them comes first.
+/// On an H200, the position of the first NaN was another one's.
+#[test]
+fn positions_for_gpus_do_not_depend_on_the_order() -> Result<()> {
+    setup();
+    let options = shardax::export::ExportOptions::new().platforms(["cuda"]);
+    let exported = options.export(|x: Array| x.argmin(..), shape_dtype_struct([60, 37], DType::F32))?;
+    let text = exported.mlir_module("cuda").unwrap_or_default();
+    for (direction, count) in [("NE", 2), ("EQ", 2), ("LT", 2)] {
+        assert_eq!(text.matches(&format!("comparison_direction {direction}>")).count(), count, "{direction}: {text}");
+    }
+    Ok(())
+}
+
 /// Threads of the plugin take subnormal numbers for zeros, so they are compared as integers.
 #[test]
 fn positions_of_subnormal_numbers() -> Result<()> {

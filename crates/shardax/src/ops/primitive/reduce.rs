@@ -459,11 +459,23 @@ impl Primitive for ArgMax {
         let flag = Aval::scalar(DType::Bool);
         let region = cx.region(&[value.clone(), index.clone(), value.clone(), index.clone()], |cx, a| {
             let (x, i, y, j) = (a[0], a[1], a[2], a[3]);
-            // Keeps x if it is better, or NaN; among equals the lower index.
+            // Keeps x if it is better, or the only NaN; among equals and among NaN the lower index. The order of x and y does not
+            // matter, because GPUs reduce parts of an axis in any order.
             let better = cx.compare(if self.min { "LT" } else { "GT" }, x, y);
-            let nan = cx.compare("NE", x, x);
-            let keep = cx.op("stablehlo.or", &[better, nan], "", &flag);
             let equal = cx.compare("EQ", x, y);
+            let (keep, equal) = if dtype.is_float() {
+                let is_nan = cx.compare("NE", x, x);
+                let [is_only_nan, are_nan] = ["EQ", "NE"].map(|direction| {
+                    let other = cx.compare(direction, y, y);
+                    cx.op("stablehlo.and", &[is_nan, other], "", &flag)
+                });
+                (
+                    cx.op("stablehlo.or", &[better, is_only_nan], "", &flag),
+                    cx.op("stablehlo.or", &[equal, are_nan], "", &flag),
+                )
+            } else {
+                (better, equal)
+            };
             let is_lower = cx.compare("LT", i, j);
             let tie = cx.op("stablehlo.and", &[equal, is_lower], "", &flag);
             let keep_index = cx.op("stablehlo.or", &[keep, tie], "", &flag);
