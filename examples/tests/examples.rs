@@ -7,7 +7,7 @@ mod running;
 
 use std::process::Command;
 
-use running::{compile_quickly, example, numbers, output, run, run_of};
+use running::{compile_quickly, example, numbers, one_of, output, run, run_of};
 
 #[test]
 fn scale() {
@@ -116,6 +116,10 @@ fn digits_resume_from_a_checkpoint() {
 /// The average of the devices' gradients is the gradient of the whole batch.
 #[test]
 fn digits_learn_the_same_on_one_device() {
+    if one_of(2) == 2 {
+        eprintln!("left to `.ci/run sweeps`; `data_parallel_hosts` and `moe` would notice most of its faults");
+        return;
+    }
     let loss = |devices| numbers(&output("digits", &["--epochs", "1", "--devices", devices]), "train loss")[0];
     let (one, eight) = (loss("1"), loss("8"));
     assert!((one - eight).abs() < 1e-4 * one, "{one} on one device, {eight} on eight");
@@ -163,7 +167,7 @@ fn data_parallel_hosts() {
         |text: &str| text.lines().filter(|line| !line.starts_with("devices")).map(str::to_owned).collect::<Vec<_>>();
     let losses = numbers(&one_process, "train loss");
     assert!(losses.len() == 2 && losses[1] < 0.9 * losses[0], "{one_process}");
-    for (processes, devices) in [("2", "4"), ("4", "2")] {
+    for (processes, devices) in [("4", "2"), ("2", "4")].into_iter().step_by(one_of(2)) {
         let Some(text) = job(processes, "data_parallel_hosts", &args(devices)) else { return };
         assert!(text.contains(&format!("devices: 8 in {processes} processes")), "{text}");
         assert_eq!(lines(&text), lines(&one_process), "{processes} processes of {devices} devices");

@@ -8,7 +8,7 @@ mod running;
 use std::path::{Path, PathBuf};
 
 use cifar10_model::{Cnn, ResNet};
-use running::{numbers, output, run_of};
+use running::{numbers, one_of, output, run_of};
 use shardax_nn::prelude::*;
 
 /// A folder of one test, which is removed on drop.
@@ -85,12 +85,14 @@ fn cifar10() {
     let more = ["--augment", augmentations, "--threads", "3", "--accumulate", "2", "--run", &run];
     let first_loss = numbers(&cifar10(&[&two[..], &["--epochs", "1"], &more].concat()), ", loss ")[0];
     // The loss of the same images in one part on one device must be equal.
-    let arguments = ["--devices", "1", "--per-device-batch", "32", "--epochs", "1", "--augment", augmentations];
-    let single_device_loss = numbers(&cifar10(&arguments), ", loss ")[0];
-    assert!(
-        (single_device_loss - first_loss).abs() < 1e-3 * first_loss,
-        "{single_device_loss} on one device, {first_loss} on two"
-    );
+    if one_of(2) == 1 {
+        let arguments = ["--devices", "1", "--per-device-batch", "32", "--epochs", "1", "--augment", augmentations];
+        let single_device_loss = numbers(&cifar10(&arguments), ", loss ")[0];
+        assert!(
+            (single_device_loss - first_loss).abs() < 1e-3 * first_loss,
+            "{single_device_loss} on one device, {first_loss} on two"
+        );
+    }
     let resumed = cifar10(&[&two[..], &["--epochs", "2"], &more].concat());
     assert!(resumed.contains("step 16: ") && !resumed.contains("step 8: "), "{resumed}");
     let log = std::fs::read_to_string(folder.path("run/metrics.jsonl")).expect("the log");
@@ -123,9 +125,11 @@ fn cifar10_on_eight_devices() {
         let report = std::fs::read_to_string(format!("{run}/report.html")).expect("the report");
         report.split_once("Communication in a step").expect("what is sent").1.to_owned()
     };
-    let uninterrupted = sent("whole", &[]);
-    assert!(uninterrupted.contains("<td>all-reduce</td><td>batch</td><td class=\"n\">8</td>"), "{uninterrupted}");
-    assert_eq!(sent("half", &["--bf16"]), uninterrupted);
+    let half = sent("half", &["--bf16"]);
+    assert!(half.contains("<td>all-reduce</td><td>batch</td><td class=\"n\">8</td>"), "{half}");
+    if one_of(2) == 1 {
+        assert_eq!(sent("whole", &[]), half);
+    }
 }
 
 /// A narrow ResNet-18 in bfloat16, with statistics over all devices.
@@ -190,8 +194,11 @@ fn vit() {
     exists(&plot);
     let stopped = vit(&["--steps", "150", "--devices", "2", "--run", &run]);
     assert!((numbers(&stopped, "test/loss ")[1] - losses[1]).abs() < 0.05, "{stopped}");
-    let on = vit(&["--steps", "225", "--devices", "2", "--run", &run]);
-    assert!(on.contains("step 225: ") && !on.contains("step 150: "), "{on}");
+    // A slice resumes other programs.
+    if one_of(2) == 1 {
+        let on = vit(&["--steps", "225", "--devices", "2", "--run", &run]);
+        assert!(on.contains("step 225: ") && !on.contains("step 150: "), "{on}");
+    }
     let rejected = run_of("vit", &["--patch", "3"]);
     assert!(rejected.contains("patches of 3 pixels") && rejected.contains("divides 8 pixels"), "{rejected}");
 }

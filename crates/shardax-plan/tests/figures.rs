@@ -185,7 +185,7 @@ fn a_search_leaves_out_axes_that_split_nothing() -> Result<()> {
     Ok(())
 }
 
-// All meshes of eight devices, estimated and compiled.
+// All meshes of eight devices, estimated and compiled; a slice compiles three.
 #[test]
 fn estimates_are_close_to_the_compiler() -> Result<()> {
     fn options(pairs: &[(&str, &str)]) -> std::collections::BTreeMap<String, String> {
@@ -193,7 +193,7 @@ fn estimates_are_close_to_the_compiler() -> Result<()> {
     }
     // The tolerances of memory and traffic. A decoder compiles slowly, so only a few meshes are compared.
     for (name, options, batch, compile, memory, sent) in [
-        ("mlp", options(&[("features", "256"), ("hidden", "512")]), 64, 10, 0.3, 0.1),
+        ("mlp", options(&[("features", "256"), ("hidden", "512")]), 64, 10 / quick::one_of(5), 0.3, 0.1),
         ("gpt", options(&[]), 16, 1, 0.1, 0.1),
     ] {
         let target = target("h100:8")?.by_cpu();

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::quick::setup;
+use common::quick::{one_of, setup};
 use proptest::prelude::*;
 // Not `shardax::prelude::any`, the reduction.
 use proptest::prelude::any;
@@ -12,9 +12,10 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 use shardax::prelude::*;
 use shardax::{nn, numpy as np};
 
-/// Runs `test` on so many values.
+/// Runs `test` on so many values; a slice on a third of them.
 fn check<S: Strategy>(cases: u32, values: S, test: impl Fn(S::Value) -> Result<(), TestCaseError>) {
     setup();
+    let cases = cases / one_of(3) as u32;
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 64, ..Config::default() };
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     if let Err(failure) = TestRunner::new_with_rng(config, rng).run(&values, test) {

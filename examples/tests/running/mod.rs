@@ -15,6 +15,11 @@ pub fn example(name: &str) -> PathBuf {
     path
 }
 
+/// Of so many runs `cargo test` makes one; `.ci/run sweeps` makes all. As in `quick.rs` of shardax's tests.
+pub fn one_of(every: usize) -> usize {
+    if std::env::var("SHARDAX_TEST_SLICES").is_ok_and(|value| value == "all") { 1 } else { every }
+}
+
 /// Options of XLA that compile in half of the time, for what compiles longer than it runs; as in `quick.rs` of shardax's tests.
 const QUICK: &str = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 \
     --xla_llvm_disable_expensive_passes=true --xla_cpu_parallel_codegen_split_count=1";

@@ -49,16 +49,25 @@ fn check(axes: &[(&'static str, usize)], rules: &[(&'static str, &'static str)],
 
 #[test]
 fn data_parallel() -> Result<()> {
+    if quick::is_left_to_sweeps("the next tests, whose rules have these too,") {
+        return Ok(());
+    }
     check(&[("data", 8)], &[("batch", "data")], false)
 }
 
 #[test]
 fn fully_sharded() -> Result<()> {
+    if quick::is_left_to_sweeps("`fully_sharded_and_tensor_parallel_on_two_by_four`") {
+        return Ok(());
+    }
     check(&[("data", 8)], &[("batch", "data"), ("embed", "data")], false)
 }
 
 #[test]
 fn data_and_tensor_parallel() -> Result<()> {
+    if quick::is_left_to_sweeps("`fully_sharded_and_tensor_parallel_on_two_by_four`") {
+        return Ok(());
+    }
     check(&[("data", 4), ("model", 2)], &[("batch", "data"), ("heads", "model"), ("mlp", "model")], false)
 }
 

@@ -87,7 +87,9 @@ pub fn masks(topology: &Topology) -> Result<()> {
         let (lengths, segments) = (on(&[2], DType::I32, &device), on(&[2, 1200], DType::I32, &device));
         let lowered = jit(grad(attend).argnums((Arg::<0>, Arg::<1>))).lower((&q, &k, &lengths, &segments))?;
         assert_eq!(lowered.as_text().matches("tpu_custom_call").count(), 3, "{}", lowered.as_text());
-        lowered.compile_for(topology)?;
+        if quick::is_complete() {
+            lowered.compile_for(topology)?;
+        }
     }
     Ok(())
 }

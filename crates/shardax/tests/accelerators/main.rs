@@ -305,7 +305,7 @@ fn on_gpus() -> Result<()> {
     layouts::all(&topology)?;
     plugins::records(topology.platform());
     plugins::calls(&topology)?;
-    for gpu in [GpuSpec::A100, GpuSpec::H200, GpuSpec::B200] {
+    for gpu in [GpuSpec::B200, GpuSpec::H200, GpuSpec::A100].into_iter().step_by(quick::one_of(3)) {
         let topology = Topology::gpu(GpuTopology { hosts: 2, gpus_per_host: 2, ..GpuTopology::new(gpu) })?;
         programs::data_parallel(&topology, &topology.mesh([("data", 4)])?)?;
     }

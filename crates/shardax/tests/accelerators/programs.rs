@@ -99,7 +99,7 @@ pub fn fully_sharded_on_tpus(topology: &Topology) -> Result<()> {
 pub fn explicit(topology: &Topology) -> Result<()> {
     let mesh = topology.mesh([("x", 2), ("y", 4)])?.with_axis_types([AxisType::Explicit; 2])?;
     let _mesh = set_mesh(&mesh)?;
-    for program in explicit_programs::PROGRAMS.iter().step_by(quick::one_of(3)) {
+    for program in explicit_programs::PROGRAMS.iter().step_by(quick::one_of(6)) {
         let arguments = (program.arguments)(&|shape, _, _, spec| Ok(on(&mesh, shape, spec)))?;
         let compiled = jit(program.run).lower(arguments)?.compile_for(topology).map_err(|e| e.context(program.name))?;
         assert!(over(&compiled)?.iter().any(|(_, axes)| !axes.is_empty()), "{}: nothing is sent", program.name);

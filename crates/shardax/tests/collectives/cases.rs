@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 
-use crate::common::quick::setup;
+use crate::common::quick::{one_of, setup};
 use crate::common::values::ints;
 
 fn ramp(shape: impl IntoShape + Clone) -> Array {
@@ -112,7 +112,8 @@ fn psum_of_a_constant_multiplies_by_the_group_size() -> Result<()> {
 fn all_to_all_over_every_pair_of_axes() -> Result<()> {
     setup();
     for split in 0..3 {
-        for concat in 0..3 {
+        // A slice has each of the axes once in both roles.
+        for concat in (0..3).cycle().skip(split as usize).step_by(one_of(3)).take(3 / one_of(3)) {
             let x = ramp([8, 8, 8, 8]);
             let y = mapped(move |x| all_to_all(x, "i", split, concat), &x)?;
             // The mapped axis and the split one change places; then the new one stands at `concat`.

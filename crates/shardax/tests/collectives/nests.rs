@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 
-use crate::common::quick::setup;
+use crate::common::quick::{one_of, setup};
 use crate::{ramp, same};
 
 type Body = fn(Array) -> Array;
@@ -98,8 +98,9 @@ fn batched_over_another_axis() -> Result<()> {
         ("pbroadcast", |x| pbroadcast(x, "i", 3)),
     ];
     let x = ramp([4, 3, 4, 4], DType::I32);
-    for (name, body) in bodies {
-        for axis in 0..3 {
+    for (i, (name, body)) in bodies.into_iter().enumerate() {
+        // A slice has one of the axes for each.
+        for axis in (0..3).skip(i % one_of(3)).step_by(one_of(3)) {
             println!("{name} {axis}");
             let x = x.moveaxis(1, axis + 1);
             // The batched axis is inside of the devices, outside of them, and a vmapped axis instead of the devices.

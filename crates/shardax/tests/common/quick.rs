@@ -21,6 +21,14 @@ pub fn one_of(every: usize) -> usize {
     if is_complete() { 1 } else { every }
 }
 
+/// Returns true if `cargo test` leaves this test to `.ci/run sweeps`, because other tests notice most of its faults.
+pub fn is_left_to_sweeps(others: &str) -> bool {
+    if !is_complete() {
+        eprintln!("left to `.ci/run sweeps`; {others} would notice most of its faults");
+    }
+    !is_complete()
+}
+
 /// The options of program `i` of a list: every eighth is compiled as users' programs are.
 pub fn mostly_quick(i: usize) -> Vec<(&'static str, CompilerOption)> {
     if i % 8 == 7 { Vec::new() } else { QUICK.to_vec() }

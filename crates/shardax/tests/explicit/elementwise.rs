@@ -132,10 +132,10 @@ fn numpy_functions_of_two_operands_broadcast() -> Result<()> {
             }
         }
     };
-    for (name, f) in floats {
+    for (name, f) in floats.into_iter().step_by(one_of(4)) {
         check(name, f, &|shape, spec| num(shape, 1.3, 0.4, spec));
     }
-    for (name, f) in integers {
+    for (name, f) in integers.into_iter().step_by(one_of(4)) {
         check(name, f, &|shape, spec| {
             let n: usize = shape.iter().product();
             device_put(&(arange(0..n as i32) + 1).reshape(shape), spec).unwrap()

@@ -30,7 +30,7 @@ mod unreduced;
 mod unreduced_kinds;
 mod vmap;
 
-use common::quick::setup;
+use common::quick::{one_of, setup};
 use shardax::prelude::*;
 use shardax::{MeshGuard, Typed};
 

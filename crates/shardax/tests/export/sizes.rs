@@ -4,7 +4,7 @@ use shardax::export::{ExportOptions, Exported, export, symbolic_dim_bounds};
 use shardax::nn;
 use shardax::prelude::*;
 
-use crate::common::quick::setup;
+use crate::common::quick::{one_of, setup};
 use crate::same;
 
 fn types(shape: &[usize]) -> Array {
@@ -39,7 +39,7 @@ fn export_open_sizes_equals_each_size() -> Result<()> {
     let read = Read::deserialize(&bytes)?;
     assert_eq!(read.serialize()?, bytes);
     assert_eq!(format!("{read:?}"), text);
-    for (b, s) in [(1, 1), (3, 5), (2, 300)] {
+    for (b, s) in [(1, 1), (3, 5), (2, 300)].into_iter().step_by(one_of(2)) {
         let x = random::normal(random::key(9), [b, s, 6]);
         let (want, got) = (jit(&f).call((&x, 0.5))?, read.call((&x, 0.5))?);
         assert!(allclose(&got.0, &want.0, 1e-5, 1e-6)? && allclose(&got.1, &want.1, 1e-5, 1e-6)?, "{b} {s}");

@@ -55,7 +55,7 @@ fn known() -> Vec<(String, String)> {
 fn random_programs_equal_jax() {
     setup();
     let other = std::env::var_os("SHARDAX_TEST_FUZZ_FILE").map(PathBuf::from);
-    let (mut known, every) = if other.is_some() { (Vec::new(), 1) } else { (known(), one_of(20)) };
+    let (mut known, every) = if other.is_some() { (Vec::new(), 1) } else { (known(), one_of(40)) };
     let cases: Vec<Case> = cases(&other.unwrap_or_else(committed), "fuzz").into_iter().step_by(every).collect();
     known.retain(|(name, _)| every == 1 || cases.iter().any(|case| case.name == *name));
     let start = Instant::now();
@@ -86,7 +86,7 @@ fn random_programs_of_explicit_types_equal_jax() {
     setup();
     let mut cases = cases(&committed().with_file_name("explicit.safetensors"), "fuzz");
     assert!(cases.len() >= 200 && cases.iter().all(|case| case.op == "explicit"));
-    cases = cases.into_iter().step_by(one_of(8)).collect();
+    cases = cases.into_iter().step_by(one_of(16)).collect();
     let failures = run_all(&cases);
     let known = golden_support::read::known(&committed().with_file_name("known_explicit.txt"));
     let known: Vec<_> = known.into_iter().filter(|(name, _)| cases.iter().any(|case| case.name == *name)).collect();

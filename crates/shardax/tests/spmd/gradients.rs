@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 
-use crate::common::quick::setup;
+use crate::common::quick::{one_of, setup};
 
 fn close(a: &Array, b: &Array) -> Result<()> {
     assert!(allclose(a, b, 1e-5, 1e-6)?, "{a}\nis not\n{b}");
@@ -108,7 +108,8 @@ fn collectives_under_grad() -> Result<()> {
         ("ppermute", |x| ppermute(x.sin(), "i", (0..8).map(|i| (i, (i + 1) % 8)).collect::<Vec<_>>()) * &x),
         ("axis_index", |x| &x * axis_index("i") * &x),
     ];
-    for (name, body) in bodies {
+    // The tests of collectives compare the gradients of the others.
+    for (name, body) in bodies.into_iter().step_by(one_of(3)) {
         let mapped = move |x: Array| -> Result<Array> { Ok(pmap(body).axis_name("i").call(x)?.square().sum(..)) };
         let as_vmap = move |x: Array| -> Result<Array> { Ok(vmap(body).axis_name("i").call(x)?.square().sum(..)) };
         let (v, g) = value_and_grad(mapped).call(&x)?;

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::table::{Case, TABLE};
 use super::*;
+use crate::common::quick::one_of;
 
 /// Elements of int8 arrays.
 const SIZES: [usize; 4] = [(1 << 31) - 1, 1 << 31, (1 << 31) + 1, 1 << 32];
@@ -236,7 +237,7 @@ fn functions_number_large_arrays_in_int64() {
     setup();
     let n: usize = (1 << 31) + 1;
     let only = std::env::var("SHARDAX_TEST_LARGE_ONLY").ok();
-    let every = if std::env::var_os("SHARDAX_TEST_LARGE").is_some() || only.is_some() { 1 } else { 7 };
+    let every = if std::env::var_os("SHARDAX_TEST_LARGE").is_some() || only.is_some() { 1 } else { 7 * one_of(4) };
     let (mut count, mut failures) = (0, Vec::new());
     for (t, (name, call)) in TABLE.iter().enumerate() {
         if only.as_ref().map_or(!t.is_multiple_of(every), |only| !name.contains(only)) {
@@ -297,11 +298,11 @@ fn functions_at_every_rank() {
     let all = std::env::var("SHARDAX_TEST_RANKS").is_ok_and(|value| value == "all");
     let only = std::env::var("SHARDAX_TEST_RANKS_ONLY").ok();
     let ranks: Vec<usize> = if all || only.is_some() { (0..=32).collect() } else { RANKS.to_vec() };
-    let every = if all || only.is_some() { 1 } else { 83 };
+    let every = if all || only.is_some() { 1 } else { 83 * one_of(2) };
     let (mut count, mut failures) = (0, Vec::new());
     for (r, rank) in ranks.iter().enumerate() {
         for (t, (name, call)) in TABLE.iter().enumerate() {
-            // A plain run calls one of 83 pairs, chosen so that all functions and all ranks occur.
+            // A plain run calls one of 166 pairs, chosen so that all functions and all ranks occur.
             let is_chosen = only.as_ref().is_none_or(|only| name.contains(only)) && (t + 7 * r).is_multiple_of(every);
             if !is_chosen {
                 continue;
