@@ -253,6 +253,24 @@ def trocr(name, kind="ViT", **decoder):
     written(name, model, {"pixel_values": images, "decoder_input_ids": targets, "logits": logits, "generated": tokens})
 
 
+DONUT = {"image_size": [32, 24], "patch_size": 2, "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 4], "window_size": 3}
+
+
+def donut(name, **decoder):
+    """The decoder of mBART with an encoder of pages."""
+    t = transformers
+    sizes = {"vocab_size": VOCABULARY, "d_model": 16, "decoder_layers": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 20,
+             "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 8, "max_position_embeddings": 24, "scale_embedding": True}
+    config = t.VisionEncoderDecoderConfig.from_encoder_decoder_configs(t.DonutSwinConfig(**DONUT), t.MBartConfig(**{**sizes, **decoder}))
+    model = t.VisionEncoderDecoderModel(config)
+    randomize(model)
+    images, targets = torch.randn(2, 3, 32, 24), torch.randint(4, VOCABULARY, (2, 7))
+    with torch.no_grad():
+        logits = model(images, decoder_input_ids=targets).logits
+    tokens = greedy(model, {"pixel_values": images}, 3, 6)
+    written(name, model, {"pixel_values": images, "decoder_input_ids": targets, "logits": logits, "generated": tokens})
+
+
 def siglip(name="siglip", kind="Siglip", **vision):
     t = transformers
     text = {"vocab_size": VOCABULARY, "max_position_embeddings": 12, **SIZES, "projection_size": 16}
@@ -511,6 +529,10 @@ CASES = {
     # As the largest published model, and as the smallest one.
     "trocr_sines": lambda: trocr("trocr_sines", use_learned_position_embeddings=False, layernorm_embedding=False, scale_embedding=True),
     "trocr_small": lambda: trocr("trocr_small", "DeiT", cross_attention_hidden_size=None, activation_function="relu", tie_word_embeddings=False),
+    "donut": lambda: donut("donut"),
+    # With another number of features than the encoder has.
+    "donut_small": lambda: donut("donut_small", d_model=12, scale_embedding=False, activation_function="relu", tie_word_embeddings=False),
+    "donut_classes": lambda: staged("donut_classes", "DonutSwinForImageClassification", size=16, **{**DONUT, "image_size": 16}),
     "siglip": siglip,
     "siglip2": siglip2,
     "whisper": whisper,

@@ -20,7 +20,7 @@ from transformers import (AutoConfig, AutoModel, AutoModelForAudioClassification
                           AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoModelForZeroShotImageClassification)
 
 from defaults import defaults
-from towers import AST, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DPT, DPT_ENCODER, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS
+from towers import AST, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DONUT, DPT, DPT_ENCODER, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS
 from generate import DISTANCES, DISTILLED, FAMILIES, DECODER, GPT, KV, MODERN, SIZES, VOCABULARY, randomize, sizes_of
 
 transformers.logging.set_verbosity_error()
@@ -103,6 +103,7 @@ OTHERS = {
         "efficientnet": {**LABELS, "width_coefficient": 0.01, "depth_divisor": 2, "hidden_dim": 12, "depth_coefficient": 0.3, "image_size": 32},
         "swinv2": {**LABELS, "image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 2], "window_size": 3,
                    "pretrained_window_sizes": [0, 0]},
+        "donut-swin": {**LABELS, **DONUT, "image_size": 16},
         "swin": {**LABELS, "image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 2], "window_size": 3},
     },
     AutoModel: {
@@ -119,11 +120,13 @@ TOWERS = {
                                ("siglip2", {"projection_size": 16}, {"num_patches": 4})]
 }
 OTHERS[transformers.VitPoseForPoseEstimation] = {"vitpose": {**LABELS, "backbone_config": {"model_type": "vitpose_backbone", **VITPOSE}}}
-# An encoder of images with a decoder of texts.
+# Encoders of images with decoders of texts.
+TOWERS["donut"] = {"encoder": {"model_type": "donut-swin", **DONUT},
+                   "decoder": {"model_type": "mbart", **PAIR, "is_decoder": True, "add_cross_attention": True}}
 TOWERS["vision-encoder-decoder"] = {"encoder": {"model_type": "vit", "image_size": 8, "patch_size": 4, **SIZES},
                                     "decoder": {"model_type": "trocr", **TROCR, "is_decoder": True, "add_cross_attention": True}}
 CLASSES = {kind: name for name, kinds in OTHERS.items() for kind in kinds} | {kind: AutoModelForZeroShotImageClassification for kind in TOWERS}
-CLASSES["vision-encoder-decoder"] = transformers.VisionEncoderDecoderModel
+CLASSES["donut"] = CLASSES["vision-encoder-decoder"] = transformers.VisionEncoderDecoderModel
 
 # With two features that are turned the base would have no effect.
 WIDER = {"gpt_neox": {"hidden_size": 64}}
@@ -262,7 +265,7 @@ def fields_of_towers(kind, base):
     for part, fields in base.items():
         part_type = fields.get("model_type", f"{kind}_{part.removesuffix('_config')}_model")
         varied += [{**base, part: other} for other in fields_of(part_type, fields)]
-    if kind == "vision-encoder-decoder":
+    if CLASSES[kind] is transformers.VisionEncoderDecoderModel:
         return varied + [{**base, "tie_word_embeddings": True}]
     known = {"projection_dim": 10, "logit_scale_init_value": 1.5, "initializer_factor": 0.7, "text_config_dict": None,
              "vision_config_dict": {"hidden_act": "relu"}, "tie_word_embeddings": False, "projection_bias": True}
@@ -292,8 +295,8 @@ def inputs_of(kind, config):
     if CLASSES.get(kind) is AutoModelForCTC:
         inputs = {"input_values": torch.randn(2, 400)}
         return inputs, inputs
-    if kind == "vision-encoder-decoder":
-        images, targets = torch.randn(2, 3, 8, 8), torch.randint(4, VOCABULARY, (2, 6))
+    if CLASSES.get(kind) is transformers.VisionEncoderDecoderModel:
+        images, targets = torch.randn(2, 3, *((8, 8) if kind != "donut" else (32, 24))), torch.randint(4, VOCABULARY, (2, 6))
         return ({"pixel_values": images, "decoder_input_ids": targets},
                 {"pixel_values": images.permute(0, 2, 3, 1).contiguous(), "decoder_input_ids": targets})
     if kind == "layoutlm":
@@ -339,7 +342,8 @@ def vary(out, kind, base):
     for number, fields in enumerate(all_fields):
         folder = out / f"{kind}_{number}"
         folder.mkdir(parents=True)
-        (folder / "config.json").write_text(json.dumps({"model_type": kind, **fields}))
+        model_type = "vision-encoder-decoder" if kind == "donut" else kind
+        (folder / "config.json").write_text(json.dumps({"model_type": model_type, **fields}))
         try:
             torch.manual_seed(5)
             config = AutoConfig.from_pretrained(folder)

@@ -3,7 +3,7 @@
 use shardax_nn::prelude::*;
 
 use crate::error::value_error;
-use crate::huggingface::{Pretrained, Vit, VitConfig};
+use crate::huggingface::{Pretrained, Swin, SwinConfig, Vit, VitConfig};
 use crate::{Activation, NormKind};
 
 /// The architecture of an [`EncoderDecoder`](crate::EncoderDecoder).
@@ -63,10 +63,37 @@ pub struct EncoderDecoderConfig {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageEncoderConfig {
     /// The encoder.
-    pub encoder: VitConfig,
+    pub encoder: ImageTower,
     /// True if a layer computes as many features as the decoder has. Otherwise the decoder's keys and values read the features of the
     /// encoder.
     pub is_projected: bool,
+}
+
+/// The encoder of an [`ImageEncoderConfig`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum ImageTower {
+    /// A ViT, as in TrOCR.
+    Vit(VitConfig),
+    /// A Swin Transformer, as in Donut.
+    Swin(SwinConfig),
+}
+
+impl ImageTower {
+    /// Returns the features of the result.
+    pub(super) fn features(&self) -> usize {
+        match self {
+            ImageTower::Vit(config) => config.hidden_size,
+            ImageTower::Swin(config) => config.features(config.stages.depths.len().saturating_sub(1)),
+        }
+    }
+
+    /// Returns the number of blocks, and the names and sizes of the largest matrices.
+    pub(super) fn extents(&self) -> (usize, Vec<(&'static str, usize, usize)>) {
+        match self {
+            ImageTower::Vit(config) => Vit::extents(config),
+            ImageTower::Swin(config) => Swin::extents(config),
+        }
+    }
 }
 
 /// The sizes of an encoder or a decoder.
@@ -186,8 +213,8 @@ impl EncoderDecoderConfig {
             ("kernel of sound", self.mel_bins.unwrap_or(0), self.features),
         ];
         if let Some(images) = &self.images {
-            matrices.extend(Vit::extents(&images.encoder).1);
-            matrices.push(("key kernel", images.encoder.hidden_size, self.features));
+            matrices.extend(images.encoder.extents().1);
+            matrices.push(("key kernel", images.encoder.features(), self.features));
         }
         let encoder = if self.images.is_some() { &self.decoder } else { &self.encoder };
         for side in [encoder, &self.decoder] {

@@ -9,14 +9,14 @@ mod sound;
 pub(crate) use positions::bias as distance_bias;
 pub(crate) use read::KNOWN;
 
-pub use config::{EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, Side};
+pub use config::{EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, ImageTower, Side};
 pub use sound::log_mel;
 
 use shardax_nn::prelude::*;
 
 use crate::decoder::check_positions;
 use crate::error::value_error;
-use crate::huggingface::{BertOptions, Pretrained, Vit, attention};
+use crate::huggingface::{BertOptions, Pretrained, Swin, Vit, attention};
 use crate::ranks::allow_any_ranks;
 use crate::shardings::{gather_mask, rows_at};
 use crate::{Mlp, Norm};
@@ -26,7 +26,8 @@ use crate::{Mlp, Norm};
 /// T5 ([Raffel et al. 2019](https://arxiv.org/abs/1910.10683)) and BART
 /// ([Lewis et al. 2019](https://arxiv.org/abs/1910.13461)) read text, Whisper
 /// ([Radford et al. 2022](https://arxiv.org/abs/2212.04356)) reads sound, and TrOCR
-/// ([Li et al. 2021](https://arxiv.org/abs/2109.10282)) reads images of lines of text.
+/// ([Li et al. 2021](https://arxiv.org/abs/2109.10282)) and Donut ([Kim et al. 2021](https://arxiv.org/abs/2111.15664)) read images of
+/// texts.
 ///
 /// Dimensions are named `vocab`, `embed`, `heads` and `mlp`, see [`Rules`].
 ///
@@ -50,6 +51,8 @@ pub struct EncoderDecoder {
     sound: Option<[Conv; 2]>,
     /// The encoder, if it reads images.
     images: Option<Vit>,
+    /// The encoder, if it reads images and has stages.
+    pages: Option<Swin>,
     /// The layer after the encoder of images.
     image_projection: Option<Linear>,
     /// The encoder, if it reads texts or sound.
@@ -136,12 +139,19 @@ impl EncoderDecoder {
         Ok(EncoderDecoder {
             embed,
             sound,
-            images: config.images.as_ref().map(|images| Vit::make(&images.encoder, rngs)).transpose()?,
+            images: match config.images.as_ref().map(|images| &images.encoder) {
+                Some(ImageTower::Vit(encoder)) => Some(Vit::make(encoder, rngs)?),
+                _ => None,
+            },
+            pages: match config.images.as_ref().map(|images| &images.encoder) {
+                Some(ImageTower::Swin(encoder)) => Some(Swin::make(encoder, rngs)?),
+                _ => None,
+            },
             image_projection: config
                 .images
                 .as_ref()
                 .filter(|images| images.is_projected)
-                .map(|images| Linear::new(images.encoder.hidden_size, features, rngs)),
+                .map(|images| Linear::new(images.encoder.features(), features, rngs)),
             encoder: config.images.is_none().then(|| Stage::new(config, &config.encoder, false, rngs)),
             decoder: Stage::new(config, &config.decoder, true, rngs),
             head,
@@ -166,7 +176,7 @@ impl EncoderDecoder {
         let samples = sound.shape().last().copied().unwrap_or(0);
         let positions = self.encoder.as_ref().and_then(|encoder| encoder.positions.as_ref());
         let (Some([first, _]), Some(table)) = (&self.sound, positions) else {
-            let kind = if self.images.is_some() { "images" } else { "texts" };
+            let kind = if self.encoder.is_none() { "images" } else { "texts" };
             let error =
                 value_error(format!("the model reads {kind}, not sound"), "pass its inputs to `encode` instead");
             return Array::from_error(error, &sound);
@@ -221,7 +231,12 @@ impl EncoderDecoder {
     /// Computes features of patches, `[batch, length, features]`.
     #[track_caller]
     fn encode_images(&self, images: Array) -> Array {
-        let Some(encoder) = &self.images else { return images };
+        let Some(encoder) = &self.images else {
+            let x = self.pages.iter().fold(images, |images, encoder| encoder.encode(images));
+            let &[batch, rows, columns, features] = x.shape() else { return x };
+            let x = x.reshape([batch, rows * columns, features]);
+            return self.image_projection.iter().fold(x, |x, layer| layer.forward(x));
+        };
         if let Err(error) = images.check().and_then(|()| encoder.check_images(&images)) {
             return Array::from_error(error, &images);
         }
@@ -490,7 +505,7 @@ impl EncoderDecoderConfig {
         let mut layer = self.new_attention(side, false, rngs);
         if let Some(images) = self.images.as_ref().filter(|images| !images.is_projected) {
             let inner = side.heads * self.head_dim(side);
-            let other = attention(side.heads, images.encoder.hidden_size).qkv_features(inner).build(rngs);
+            let other = attention(side.heads, images.encoder.features()).qkv_features(inner).build(rngs);
             (layer.key, layer.value) = (other.key, other.value);
         }
         layer

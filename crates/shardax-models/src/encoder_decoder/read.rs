@@ -2,8 +2,8 @@
 
 use shardax_nn::prelude::*;
 
-use super::{EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, Side};
-use crate::huggingface::{Config, Fields, KeyMap, Layout, Pretrained, check_type, vit_fields};
+use super::{EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, ImageTower, Side};
+use crate::huggingface::{Config, DONUT, Fields, KeyMap, Layout, Pretrained, known_type, swin_fields, vit_fields};
 use crate::{Activation, NormKind};
 
 impl Pretrained for EncoderDecoder {
@@ -38,7 +38,7 @@ impl Pretrained for EncoderDecoder {
 
     fn extents(architecture: &EncoderDecoderConfig) -> (usize, Vec<(&'static str, usize, usize)>) {
         let encoder = match &architecture.images {
-            Some(images) => images.encoder.num_hidden_layers,
+            Some(images) => images.encoder.extents().0,
             None => architecture.encoder.layers,
         };
         (encoder.saturating_add(architecture.decoder.layers), architecture.extents())
@@ -337,26 +337,32 @@ fn whisper(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
     Ok((config, keys))
 }
 
-/// A ViT with the decoder of TrOCR.
+/// An encoder of images with the decoder of TrOCR or mBART.
 fn images(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
     let missing = |name: &str| fields.error(format!("missing field `{name}`"));
     let about = fields.object_opt("encoder")?.ok_or_else(|| missing("encoder"))?;
-    let (encoder, encoder_keys) = vit_fields(&about)?;
+    let (encoder, encoder_keys, path) = if about.has_type(DONUT) {
+        let (encoder, keys) = swin_fields(&about)?;
+        // The class without a head has no names for the norm and the pooling layer.
+        (ImageTower::Swin(encoder), keys, "pages.")
+    } else {
+        let (encoder, keys) = vit_fields(&about)?;
+        (ImageTower::Vit(encoder), keys, "images.")
+    };
     about.finish()?;
     let text = fields.object_opt("decoder")?.ok_or_else(|| missing("decoder"))?;
-    check_type(&text, "trocr")?;
+    let is_trocr = known_type(&text, &["trocr", "mbart"])? == "trocr";
     let (features, heads) = (text.size("d_model")?, text.size("decoder_attention_heads")?);
     text.divides(("decoder_attention_heads", heads), ("d_model", features))?;
     let side = Side { layers: text.layers("decoder_layers")?, heads, hidden: text.size("decoder_ffn_dim")? };
     let length = text.size("max_position_embeddings")?;
-    let is_learned = text.flag("use_learned_position_embeddings")?;
-    let read_features = text.size_opt("cross_attention_hidden_size")?;
-    if read_features.is_some_and(|size| size != encoder.hidden_size) {
-        return Err(
-            text.error(format!("`cross_attention_hidden_size` must be {}, as in `encoder`", encoder.hidden_size))
-        );
+    let is_learned = !is_trocr || text.flag("use_learned_position_embeddings")?;
+    let read_features = if is_trocr { text.size_opt("cross_attention_hidden_size")? } else { None };
+    let image_features = encoder.features();
+    if read_features.is_some_and(|size| size != image_features) {
+        return Err(text.error(format!("`cross_attention_hidden_size` must be {image_features}, as in `encoder`")));
     }
-    let is_projected = read_features.is_none() && encoder.hidden_size != features;
+    let is_projected = read_features.is_none() && image_features != features;
     let is_tied = text.flag_or("tie_word_embeddings", true)?;
     let first_position =
         if is_learned { BART_FIRST_POSITION } else { text.number_or("pad_token_id", 1.0)? as usize + 1 };
@@ -383,10 +389,10 @@ fn images(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
         logits_bias: false,
         first_position,
         embedding_scale: text.flag("scale_embedding")?.then(|| (features as f64).sqrt()),
-        embedding_norm: text.flag("layernorm_embedding")?,
+        embedding_norm: !is_trocr || text.flag("layernorm_embedding")?,
         norm_before_positions: false,
-        sum_norms: true,
-        final_norm: false,
+        sum_norms: is_trocr,
+        final_norm: !is_trocr,
         attention_scale: None,
         tie_embeddings: is_tied,
         logits_scale: None,
@@ -394,21 +400,28 @@ fn images(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
     // The decoder attends to the image in any case, and layers are dropped only in training.
     text.skip(&["is_decoder", "add_cross_attention", "decoder_layerdrop", "num_hidden_layers", "hidden_size"]);
     text.skip(&["num_attention_heads", "classifier_dropout"]);
+    if !is_trocr {
+        // The encoder that mBART does not have here, and the norm that it always has.
+        text.skip(&["encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "encoder_layerdrop"]);
+        text.skip(&["add_final_layer_norm", "normalize_before", "normalize_embedding", "is_encoder_decoder"]);
+        text.skip(&["add_bias_logits", "static_position_embeddings", "extra_pos_embeddings", "classif_dropout"]);
+    }
     text.finish()?;
     fields.skip(&["tie_word_embeddings", "vocab_size", "processor_class", "is_encoder_decoder"]);
-    Ok((config, image_keys(is_learned, is_tied).and(encoder_keys.inside("images.", "encoder."))))
+    Ok((config, image_keys(is_trocr, is_learned, is_tied).and(encoder_keys.inside(path, "encoder."))))
 }
 
 /// Returns the names of the arrays, without the encoder's.
-fn image_keys(is_learned: bool, is_tied: bool) -> KeyMap {
+fn image_keys(is_trocr: bool, is_learned: bool, is_tied: bool) -> KeyMap {
+    let head = if is_trocr { "output_projection" } else { "lm_head" };
     let keys = KeyMap::new()
         .array("embed.embedding", "model.decoder.embed_tokens.weight", Layout::Same)
         .norm("decoder.embedding_norm.0", "model.decoder.layernorm_embedding")
-        .linear("head", "output_projection");
+        .linear("head", head);
     let keys =
         cross_keys(side_keys(keys, "decoder")).inside("", "decoder.").linear("image_projection", "enc_to_dec_proj");
     let table = "decoder.model.decoder.embed_tokens.weight";
-    let keys = if is_tied { keys.tied("decoder.output_projection.weight", table) } else { keys };
+    let keys = if is_tied { keys.tied(&format!("decoder.{head}.weight"), table) } else { keys };
     // Some files contain the sinusoidal positions, which are computed here.
     if is_learned { keys } else { keys.ignore("decoder.model.decoder.embed_positions.**") }
 }

@@ -90,6 +90,7 @@ pub use segformer::{Segformer, SegformerConfig, SegformerHead};
 pub use sentence::{SentenceEncoder, TokenEncoder};
 pub use siglip::{Siglip, SiglipConfig};
 pub use spectrogram::{SpectrogramConfig, SpectrogramEncoder};
+pub(crate) use swin::DONUT;
 pub use swin::{Swin, SwinConfig, SwinVersion};
 pub use vision::StagedConfig;
 pub use vit::{Vit, VitConfig, VitHead};
@@ -307,6 +308,14 @@ fn leaf_shapes<M: Pretrained>(model: &M) -> Vec<(String, Vec<usize>)> {
 /// Reads the fields of a ViT without a head, which is the encoder of another model.
 pub(crate) fn vit_fields(fields: &Fields) -> Result<(VitConfig, KeyMap)> {
     vit::read_fields(fields, Some(VitHead::None))
+}
+
+/// Reads the fields of a Swin without a head, which is the encoder of another model.
+pub(crate) fn swin_fields(fields: &Fields) -> Result<(SwinConfig, KeyMap)> {
+    let read = swin::read_fields(fields)?;
+    let config = SwinConfig { stages: StagedConfig { classes: None, ..read.stages }, ..read };
+    let keys = swin::keys(&config);
+    Ok((config, keys))
 }
 
 /// Returns the model type, which must be one of these.

@@ -33,6 +33,8 @@ pub struct SwinConfig {
     pub use_absolute_embeddings: bool,
     /// Added to the variance in the norms of blocks and in the last one.
     pub layer_norm_eps: f64,
+    /// True if the features of the last stage are normalized.
+    pub final_norm: bool,
     /// The version of the blocks.
     pub version: SwinVersion,
 }
@@ -50,7 +52,8 @@ pub enum SwinVersion {
 }
 
 /// Swin Transformer ([Liu et al. 2021](https://arxiv.org/abs/2103.14030)), and its second version
-/// ([Liu et al. 2022](https://arxiv.org/abs/2111.09883)). The model type is `swin` or `swinv2`.
+/// ([Liu et al. 2022](https://arxiv.org/abs/2111.09883)). The model type is `swin`, `swinv2`, or `donut-swin`, which is `swin` without the
+/// last norm.
 ///
 /// Patches attend to the patches of their window. Every second block moves the windows by half of their size.
 #[derive(Module, Clone, Debug)]
@@ -60,7 +63,7 @@ pub struct Swin {
     /// `[1, patches, features]`
     positions: Option<Array>,
     stages: Vec<Stage>,
-    norm: LayerNorm,
+    norm: Option<LayerNorm>,
     head: Option<Linear>,
     patch_size: usize,
 }
@@ -120,45 +123,7 @@ impl Pretrained for Swin {
 
     fn read(config: &Config) -> Result<(SwinConfig, KeyMap)> {
         let fields = config.fields();
-        let kind = known_type(&fields, &KNOWN)?;
-        let (stages, num_heads) = StagedConfig::read(&fields, "num_heads")?;
-        let read = SwinConfig {
-            image_size: fields.size("image_size")?,
-            patch_size: fields.size("patch_size")?,
-            stages,
-            embed_dim: fields.size("embed_dim")?,
-            num_heads,
-            window_size: fields.size("window_size")?,
-            mlp_ratio: fields.number("mlp_ratio")?,
-            qkv_bias: fields.flag("qkv_bias")?,
-            use_absolute_embeddings: fields.flag("use_absolute_embeddings")?,
-            layer_norm_eps: fields.number("layer_norm_eps")?,
-            version: match kind {
-                "swinv2" => SwinVersion::Second { pretrained_windows: pretrained_windows(&fields)? },
-                _ => SwinVersion::First,
-            },
-        };
-        for (stage, heads) in read.num_heads.iter().enumerate() {
-            fields.divides(("num_heads", *heads), ("the features of a stage", read.features(stage)))?;
-        }
-        if !(read.mlp_ratio > 0.0 && read.mlp_ratio < 1e6) {
-            return Err(fields.error(format!("field `mlp_ratio` is {}", read.mlp_ratio)));
-        }
-        if let SwinVersion::Second { pretrained_windows } = &read.version {
-            if read.use_absolute_embeddings {
-                let message = "field `use_absolute_embeddings` is true, but no `swinv2` of transformers can have learned positions";
-                return Err(fields.error(message));
-            }
-            if pretrained_windows.len() < read.num_heads.len() {
-                return Err(fields.error("`pretrained_window_sizes` must have an entry for each stage"));
-            }
-            let smallest = (read.image_size / read.patch_size) >> (read.num_heads.len() - 1).min(63);
-            if smallest == 0 {
-                return Err(fields.error("`image_size` is too small for this number of stages"));
-            }
-        }
-        // Numbers that follow from other fields.
-        fields.skip(&["hidden_size", "num_layers", "path_norm"]);
+        let read = read_fields(&fields)?;
         fields.finish()?;
         let keys = keys(&read);
         Ok((read, keys))
@@ -176,7 +141,7 @@ impl Pretrained for Swin {
                 .use_absolute_embeddings
                 .then(|| small_normal(&[1, grid.saturating_mul(grid), first], rngs)),
             stages,
-            norm: LayerNorm::builder(last).epsilon(config.layer_norm_eps).build(rngs),
+            norm: config.final_norm.then(|| LayerNorm::builder(last).epsilon(config.layer_norm_eps).build(rngs)),
             head: config.stages.head(last, rngs),
             patch_size: config.patch_size,
         })
@@ -202,7 +167,67 @@ impl Pretrained for Swin {
 }
 
 /// The supported model types.
-const KNOWN: [&str; 2] = ["swin", "swinv2"];
+const KNOWN: [&str; 3] = ["swin", "swinv2", "donut-swin"];
+
+/// The type of the encoder of Donut.
+pub(crate) const DONUT: &str = "donut-swin";
+
+/// Reads the fields of a model or of the encoder in another model, without the check of unknown fields.
+pub(super) fn read_fields(fields: &Fields) -> Result<SwinConfig> {
+    let kind = known_type(fields, &KNOWN)?;
+    let (stages, num_heads) = StagedConfig::read(fields, "num_heads")?;
+    let read = SwinConfig {
+        image_size: if kind == DONUT { donut_size(fields)? } else { fields.size("image_size")? },
+        patch_size: fields.size("patch_size")?,
+        stages,
+        embed_dim: fields.size("embed_dim")?,
+        num_heads,
+        window_size: fields.size("window_size")?,
+        mlp_ratio: fields.number("mlp_ratio")?,
+        qkv_bias: fields.flag("qkv_bias")?,
+        use_absolute_embeddings: fields.flag("use_absolute_embeddings")?,
+        layer_norm_eps: fields.number("layer_norm_eps")?,
+        final_norm: kind != DONUT,
+        version: match kind {
+            "swinv2" => SwinVersion::Second { pretrained_windows: pretrained_windows(fields)? },
+            _ => SwinVersion::First,
+        },
+    };
+    for (stage, heads) in read.num_heads.iter().enumerate() {
+        fields.divides(("num_heads", *heads), ("the features of a stage", read.features(stage)))?;
+    }
+    if !(read.mlp_ratio > 0.0 && read.mlp_ratio < 1e6) {
+        return Err(fields.error(format!("field `mlp_ratio` is {}", read.mlp_ratio)));
+    }
+    if let SwinVersion::Second { pretrained_windows } = &read.version {
+        if read.use_absolute_embeddings {
+            let message =
+                "field `use_absolute_embeddings` is true, but no `swinv2` of transformers can have learned positions";
+            return Err(fields.error(message));
+        }
+        if pretrained_windows.len() < read.num_heads.len() {
+            return Err(fields.error("`pretrained_window_sizes` must have an entry for each stage"));
+        }
+        let smallest = (read.image_size / read.patch_size) >> (read.num_heads.len() - 1).min(63);
+        if smallest == 0 {
+            return Err(fields.error("`image_size` is too small for this number of stages"));
+        }
+    }
+    // Numbers that follow from other fields.
+    fields.skip(&["hidden_size", "num_layers", "path_norm"]);
+    Ok(read)
+}
+
+/// Returns the number of rows of Donut's images, which are no squares. Nothing depends on it without learned positions.
+fn donut_size(fields: &Fields) -> Result<usize> {
+    if fields.flag("use_absolute_embeddings")? {
+        return Err(fields.error("field `use_absolute_embeddings` is true, which is not supported"));
+    }
+    match fields.value("image_size").is_some_and(|value| value.is_array()) {
+        true => Ok(fields.size_list("image_size")?[0]),
+        false => fields.size("image_size"),
+    }
+}
 
 /// Reads the rows and columns of windows in training, which can be zero.
 fn pretrained_windows(fields: &Fields) -> Result<Vec<u64>> {
@@ -226,7 +251,7 @@ impl SwinConfig {
     }
 
     /// Returns the features of a stage.
-    fn features(&self, stage: usize) -> usize {
+    pub(crate) fn features(&self, stage: usize) -> usize {
         self.embed_dim.saturating_mul(1usize.checked_shl(stage as u32).unwrap_or(usize::MAX))
     }
 
@@ -237,10 +262,11 @@ impl SwinConfig {
 }
 
 /// Returns the names of the arrays.
-fn keys(config: &SwinConfig) -> KeyMap {
+pub(super) fn keys(config: &SwinConfig) -> KeyMap {
     let prefix = match (&config.stages.classes, &config.version) {
         (None, _) => "",
-        (Some(_), SwinVersion::First) => "swin.",
+        (Some(_), SwinVersion::First) if config.final_norm => "swin.",
+        (Some(_), SwinVersion::First) => "donut.",
         (Some(_), SwinVersion::Second { .. }) => "swinv2.",
     };
     let keys = KeyMap::new()
@@ -511,7 +537,7 @@ impl Swin {
             }
             x = stage.merge.iter().fold(x, |x, merge| merge.forward(x));
         }
-        Ok(self.norm.forward(x))
+        Ok(self.norm.iter().fold(x, |x, norm| norm.forward(x)))
     }
 
     fn add_positions(&self, x: Array, table: &Array) -> Result<Array> {

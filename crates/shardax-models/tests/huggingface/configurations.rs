@@ -14,7 +14,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 86] = [
+const OTHERS: [&str; 87] = [
     "albert",
     "audio-spectrogram-transformer",
     "bart",
@@ -41,6 +41,7 @@ const OTHERS: [&str; 86] = [
     "dinov2_with_registers",
     "dinov3_vit",
     "distilbert",
+    "donut-swin",
     "dpt",
     "efficientnet",
     "electra",

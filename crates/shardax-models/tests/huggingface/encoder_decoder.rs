@@ -38,7 +38,8 @@ const TEXTS: [(&str, i32); 13] = [
 ];
 
 /// Models that read sound or images, and the token that starts a text.
-const OTHERS: [(&str, i32); 4] = [("whisper", 3), ("trocr", 3), ("trocr_sines", 3), ("trocr_small", 3)];
+const OTHERS: [(&str, i32); 6] =
+    [("whisper", 3), ("trocr", 3), ("trocr_sines", 3), ("trocr_small", 3), ("donut", 3), ("donut_small", 3)];
 
 fn forward(model: EncoderDecoder, inputs: Array, mask: Option<Array>, targets: Array) -> Array {
     let options = mask.into_iter().fold(BertOptions::new(), BertOptions::attention_mask);
@@ -96,7 +97,7 @@ fn encoder_decoders_write_the_tokens_of_transformers() -> Result<()> {
 fn saved_encoder_decoders_are_the_files_of_transformers() -> Result<()> {
     setup();
     let temp = Folder::new();
-    for name in ["t5", "t5_gated", "umt5", "bart", "m2m_100", "whisper", "trocr", "trocr_small"] {
+    for name in ["t5", "t5_gated", "umt5", "bart", "m2m_100", "whisper", "trocr", "trocr_small", "donut"] {
         save_again::<EncoderDecoder>(name, &temp.join(name))?;
     }
     Ok(())
@@ -189,11 +190,25 @@ fn configurations_of_encoder_decoders_load_or_say_why() -> Result<()> {
     )?;
     assert_eq!((trocr.first_position, trocr.images.as_ref().map(|images| images.is_projected)), (2, Some(false)));
     let same = images("", r#", "d_model": 768, "use_learned_position_embeddings": false"#)?;
-    assert_eq!(same.images.map(|images| (images.is_projected, images.encoder.hidden_size)), Some((false, 768)));
+    assert_eq!(same.images.map(|images| images.is_projected), Some(false));
+    // The fields of Donut.
+    let donut = read(
+        r#"{"architectures": ["VisionEncoderDecoderModel"], "model_type": "vision-encoder-decoder", "is_encoder_decoder": true,
+        "decoder": {"model_type": "mbart", "is_decoder": true, "add_cross_attention": true, "add_final_layer_norm": true,
+        "is_encoder_decoder": false, "scale_embedding": true, "decoder_layers": 4, "encoder_layers": 12, "vocab_size": 57525,
+        "max_position_embeddings": 768, "d_model": 1024}, "encoder": {"model_type": "donut-swin", "depths": [2, 2, 14, 2],
+        "embed_dim": 128, "hidden_size": 1024, "image_size": [2560, 1920], "num_heads": [4, 8, 16, 32], "num_layers": 4,
+        "path_norm": true, "use_absolute_embeddings": false, "window_size": 10}}"#,
+    )?;
+    assert_eq!((donut.sum_norms, donut.final_norm, donut.first_position), (false, true, 2));
     assert_eq!(images("", "")?.images.map(|images| images.is_projected), Some(true));
     fails(images("", r#", "cross_attention_hidden_size": 512"#), &["`cross_attention_hidden_size` must be 768"]);
-    fails(images("", r#", "model_type": "gpt2""#), &["should be \"trocr\""]);
-    fails(images(r#", "model_type": "donut-swin""#, ""), &["\"donut-swin\" is not one of vit"]);
+    fails(images("", r#", "model_type": "gpt2""#), &["\"gpt2\" is not one of trocr, mbart"]);
+    fails(images(r#", "model_type": "resnet""#, ""), &["\"resnet\" is not one of vit"]);
+    fails(
+        images(r#", "model_type": "donut-swin", "use_absolute_embeddings": true"#, ""),
+        &["`use_absolute_embeddings` is true"],
+    );
     fails(images("", r#", "decoder_attention_heads": 7"#), &["decoder_attention_heads (7) does not divide d_model"]);
     let model = EncoderDecoder::from_pretrained(folder("trocr"))?;
     fails(

@@ -104,7 +104,7 @@ fn models_of_stages_have_the_results_of_transformers() -> Result<()> {
     for name in ["convnext", "convnext_model", "convnextv2"] {
         compare_stages(name, |model: ConvNext, images| model.forward(images))?;
     }
-    for name in ["swin", "swin_model", "swinv2"] {
+    for name in ["swin", "swin_model", "swinv2", "donut_classes"] {
         compare_stages(name, |model: Swin, images| model.forward(images))?;
     }
     for name in ["segformer", "segformer_pixels"] {
@@ -369,7 +369,7 @@ pub(super) fn save_all(to: &Path) -> Result<()> {
     save::<MobileNet>(&["mobilenet_v1", "mobilenet_v2", "efficientnet"], to)?;
     save::<ConvNext>(&["convnext", "convnextv2"], to)?;
     save::<Segformer>(&["segformer"], to)?;
-    save::<Swin>(&["swin", "swinv2"], to)?;
+    save::<Swin>(&["swin", "swinv2", "donut_classes"], to)?;
     save::<Resnet>(&["resnet", "regnet"], to)?;
     save::<Vit>(&["vit_mae"], to)?;
     save::<Yolos>(&YOLOS[..2], to)?;

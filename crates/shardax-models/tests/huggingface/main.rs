@@ -642,9 +642,9 @@ fn tokens_outside_of_the_vocabulary_are_errors() -> Result<()> {
     Ok(())
 }
 
-/// The ends of the names of arrays that are not saved: tables of sines, which the models compute, counts of batches, which norms
+/// The ends of the names of arrays that are not saved: tables of sines and of distances, which the models compute, counts of batches, which norms
 /// with constant means do not have, and poolers, which no result depends on.
-const NOT_SAVED: [&str; 8] = [
+const NOT_SAVED: [&str; 9] = [
     "roformer.encoder.embed_positions.weight",
     "num_batches_tracked",
     "layoutlm.pooler.dense.weight",
@@ -653,6 +653,7 @@ const NOT_SAVED: [&str; 8] = [
     "bert.pooler.bias",
     "encoder.pooler.dense.weight",
     "encoder.pooler.dense.bias",
+    "relative_position_index",
 ];
 
 /// Models whose files contain tables of sines under the names that other models have for learned positions.

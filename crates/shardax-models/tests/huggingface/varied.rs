@@ -110,7 +110,7 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
                 images,
             ))
         }
-        "swin" | "swinv2" => {
+        "swin" | "swinv2" | "donut-swin" => {
             let model = Swin::from_pretrained(folder)?;
             jit(|model: Swin, images: Array| model.forward(images)).call((&model, images))
         }
