@@ -283,7 +283,7 @@ impl Primitive for While {
             "Reverse-mode differentiation does not work for while_loop or fori_loop with a dynamic trip count; \
              use scan or fori_loop with static bounds"
         )
-        .help("reverse mode needs the values of every step: bound the steps with `fori_loop(0, n, ..)` or `scan`, and let those past the end keep the carry with `where_`; forward mode (`jvp`) works as it is"))
+        .help("reverse mode needs the values of every step: bound the steps with `fori_loop(0, n, ..)` or `scan`, and let those past the end keep the carry with `where_`; the derivative of a root or a fixed point needs no steps with `control_flow::custom_root`; forward mode (`jvp`) works as it is"))
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
