@@ -145,8 +145,8 @@ pub fn adam(learning_rate: impl Into<Schedule>) -> Adam {
 /// Adam with decoupled weight decay: each step also subtracts `learning_rate * weight_decay * parameter`, which Adam does not
 /// scale. Optax's default `weight_decay` is 1e-4. [`AdamOptions`] sets other decay rates and epsilons.
 ///
-/// Every parameter decays. To leave out some, such as biases, you can write the chain yourself and wrap its second part in
-/// [`masked`].
+/// Every parameter decays. To leave out some, such as biases, select the others with
+/// [`mask`](WeightDecayOptions::mask).
 ///
 /// Source: [Loshchilov and Hutter 2017](https://arxiv.org/abs/1711.05101).
 ///

@@ -4,6 +4,7 @@
 use shardax::prelude::DType;
 
 use super::*;
+use crate::Filter;
 
 /// Writes a trait that sets the fields of a transformation, for the transformation and for the optimizers that begin with it.
 macro_rules! options {
@@ -201,12 +202,20 @@ options! {
     }
 }
 
-/// Sets the weight decay of [`adamw`], [`lamb`], [`lion`], [`adamaxw`] and [`adan`].
+/// Sets the weight decay of [`adamw`], [`lamb`], [`lion`], [`adamaxw`] and [`adan`], and the parameters that decay.
 ///
 /// ```
 /// use shardax_nn::prelude::*;
 /// let state = TrainState::create(ones([1]), lion(0.1).weight_decay(0.5))?;
 /// assert_eq!(state.apply_gradients(ones([1]))?.params.to_vec::<f32>()?, [0.85]);
+///
+/// // Only matrices decay, and biases and scales do not.
+/// let model = Linear::builder(2, 3).bias_init(initializers::ones()).build(&mut Rngs::new(0));
+/// let optimizer = adamw(1.0, 0.5).mask(Filter::predicate(|_, p| p.ndim() > 1)).b2(0.95);
+/// let mut state = TrainState::create(model.clone(), optimizer)?;
+/// state = state.apply_gradients(tree::map(|p| zeros_like(&p), model.clone())?)?;
+/// assert!(allclose(&state.params.kernel, &model.kernel * 0.5, 1e-6, 0.0)?);
+/// assert_eq!(state.params.bias.expect("a bias").to_vec::<f32>()?, [1.0; 3]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
@@ -214,17 +223,35 @@ options! {
     note = "`adamw`, `lamb`, `lion`, `adamaxw` and `adan` have the method; add `add_decayed_weights(0.1)` to other chains"
 )]
 pub trait WeightDecayOptions {
+    /// The optimizer of which only some parameters decay.
+    type Masked;
+
     /// Sets the factor of the parameters in the updates, a number or a schedule.
     fn weight_decay(self, weight_decay: impl Into<Schedule>) -> Self;
+
+    /// Selects the parameters that decay (Optax's `mask`). Set the other options of the decay first.
+    fn mask(self, mask: impl Into<Filter>) -> Self::Masked;
 }
 
 impl<A, B> WeightDecayOptions for (A, AddDecayedWeights, B) {
+    type Masked = (A, Masked<AddDecayedWeights>, B);
+
+    fn mask(self, mask: impl Into<Filter>) -> Self::Masked {
+        (self.0, masked(self.1, mask), self.2)
+    }
+
     fn weight_decay(self, weight_decay: impl Into<Schedule>) -> Self {
         (self.0, add_decayed_weights(weight_decay), self.2)
     }
 }
 
 impl<A, B, C> WeightDecayOptions for (A, AddDecayedWeights, B, C) {
+    type Masked = (A, Masked<AddDecayedWeights>, B, C);
+
+    fn mask(self, mask: impl Into<Filter>) -> Self::Masked {
+        (self.0, masked(self.1, mask), self.2, self.3)
+    }
+
     fn weight_decay(self, weight_decay: impl Into<Schedule>) -> Self {
         (self.0, add_decayed_weights(weight_decay), self.2, self.3)
     }
