@@ -46,6 +46,13 @@ impl From<f64> for NormOrder {
     }
 }
 
+/// `None` is [`NormOrder::Default`], as in JAX.
+impl From<Option<i32>> for NormOrder {
+    fn from(p: Option<i32>) -> Self {
+        p.map_or(NormOrder::Default, NormOrder::from)
+    }
+}
+
 /// Computes norms of vectors along one axis, or of matrices along two axes (rows, then columns). `..` selects all axes:
 /// of an array of one or two dimensions, or of any array with [`NormOrder::Default`].
 ///
@@ -60,7 +67,8 @@ impl From<f64> for NormOrder {
 /// assert_eq!(norm(&x, f64::INFINITY, 0).to_vec::<f32>()?, [6.0, 8.0]);
 /// assert_eq!(norm(&x, 1, ..).item::<f32>()?, 12.0);
 /// assert_eq!(norm(&x, 2, over(-1).keepdims(true)).shape(), [2, 1]);
-/// assert_eq!(norm(&x, NormOrder::Default, ..).item::<f32>()?, 125.0f32.sqrt());
+/// assert_eq!(norm(&x, None, ..).item::<f32>()?, 125.0f32.sqrt());
+/// assert_eq!(norm(&x, NormOrder::Fro, (0, 1)).item::<f32>()?, 125.0f32.sqrt());
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///

@@ -58,4 +58,15 @@ function_by_reference! {
     ShardMapped<F, Args>,
     Compiled<Args, Out>,
     Exported<Args, Out>,
+    LinearFn<Args, Out>,
+}
+
+/// The only argument of a [`VjpFn`] is the cotangent.
+impl<Args: Tree, Out: Tree> Function<(Out,)> for &VjpFn<Args, Out> {
+    type Output = Args;
+
+    #[track_caller]
+    fn apply(&self, ct: (Out,)) -> Result<Args> {
+        (**self).apply(ct)
+    }
 }

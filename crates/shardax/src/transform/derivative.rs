@@ -149,7 +149,7 @@ pub struct LinearFn<Args, Out> {
 /// of the arguments.
 ///
 /// Use it if the result is not a scalar, or if you need the gradients for several cotangents: the returned function can be
-/// called again and does not evaluate `f`, but it keeps the residuals in memory. For a scalar result, [`grad`](crate::grad)
+/// called again and transformed (`vmap(&pull_back)`), and does not evaluate `f`, but it keeps the residuals in memory. For a scalar result, [`grad`](crate::grad)
 /// is simpler.
 ///
 /// ```
@@ -158,6 +158,9 @@ pub struct LinearFn<Args, Out> {
 /// let (dx, dw) = pull_back.call(ones([2]))?;
 /// assert_eq!(y.to_vec::<f32>()?, [3.0, 8.0]);
 /// assert_eq!((dx.to_vec::<f32>()?, dw.to_vec::<f32>()?), (vec![3.0, 4.0], vec![1.0, 2.0]));
+/// // The rows of the Jacobian: a cotangent for each result.
+/// let (rows, _) = vmap(&pull_back).call(eye(2))?;
+/// assert_eq!(rows.to_vec::<f32>()?, [3.0, 0.0, 0.0, 4.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
@@ -212,6 +215,7 @@ pub fn vjp_has_aux<Args: Tree, Out: Tree, Aux: Tree, F: Function<Args, Output = 
 /// let (y, push_forward) = linearize(|x: Array| x.square(), array([1.0f32, 3.0]))?;
 /// assert_eq!(y.to_vec::<f32>()?, [1.0, 9.0]);
 /// assert_eq!(push_forward.call(ones([2]))?.to_vec::<f32>()?, [2.0, 6.0]);
+/// assert_eq!(jit(&push_forward).call(ones([2]))?.to_vec::<f32>()?, [2.0, 6.0]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
@@ -474,10 +478,25 @@ impl<Args: Tree, Out: Tree> LinearFn<Args, Out> {
     /// Returns an error if the tangents do not have the structure, shapes and dtypes of the arguments.
     #[track_caller]
     pub fn call(&self, tangents: impl IntoArgs<Args>) -> Result<Out> {
+        self.apply(tangents.into_args())
+    }
+}
+
+impl<Args: Tree, Out: Tree> Function<(Out,)> for VjpFn<Args, Out> {
+    type Output = Args;
+
+    #[track_caller]
+    fn apply(&self, (ct,): (Out,)) -> Result<Args> {
+        self.call(ct)
+    }
+}
+
+impl<Args: Tree, Out: Tree> Function<Args> for LinearFn<Args, Out> {
+    type Output = Out;
+
+    #[track_caller]
+    fn apply(&self, tangents: Args) -> Result<Out> {
         let _line = source::enter();
-        self.at
-            .apply("linear", Flat::from_arguments(&tangents.into_args()), LinearMap::push_forward)
-            .at_caller()?
-            .build()
+        self.at.apply("linear", Flat::from_arguments(&tangents), LinearMap::push_forward).at_caller()?.build()
     }
 }

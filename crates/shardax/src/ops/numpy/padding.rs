@@ -39,6 +39,20 @@ pub enum PadMode {
     Empty,
 }
 
+/// A number is the constant.
+impl From<f64> for PadMode {
+    fn from(value: f64) -> Self {
+        PadMode::Constant(value)
+    }
+}
+
+/// A number is the constant.
+impl From<i32> for PadMode {
+    fn from(value: i32) -> Self {
+        PadMode::Constant(value.into())
+    }
+}
+
 /// The sign of mirrored elements, for [`PadMode::Reflect`] and [`PadMode::Symmetric`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReflectType {
@@ -146,12 +160,12 @@ options! {
 }
 
 /// Pads `x` with `widths[i]` elements before and after it in dimension `i`. A single pair or number applies to all
-/// dimensions. [`PadOptions`] has arrays of constants and more.
+/// dimensions. A number as the mode is the constant to pad with, so `pad(&x, 1, 0)` is NumPy's `pad(x, 1)`. [`PadOptions`] has arrays of constants and more.
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// let x = array([1, 2, 3]);
-/// assert_eq!(pad(&x, (1, 2), PadMode::Constant(0.0)).to_vec::<i32>()?, [0, 1, 2, 3, 0, 0]);
+/// assert_eq!(pad(&x, (1, 2), 0).to_vec::<i32>()?, [0, 1, 2, 3, 0, 0]);
 /// assert_eq!(pad(&x, [(2, 1)], PadMode::Reflect).to_vec::<i32>()?, [3, 2, 1, 2, 3, 2]);
 /// assert_eq!(pad(&x, 1, PadMode::Mean).to_vec::<i32>()?, [2, 1, 2, 3, 2]);
 /// # Ok::<(), shardax::Error>(())
@@ -161,15 +175,15 @@ options! {
 /// The result carries an error unless there is one pair of widths, or one per dimension. It also carries an error for
 /// an empty dimension that should be extended by its own elements.
 #[track_caller]
-pub fn pad(x: impl ArrayLike, widths: impl IntoPadWidth, mode: PadMode) -> Array {
+pub fn pad(x: impl ArrayLike, widths: impl IntoPadWidth, mode: impl Into<PadMode>) -> Array {
     PadOptions::new().pad(x, widths, mode)
 }
 
 impl PadOptions {
     /// See [`pad`](pad()).
     #[track_caller]
-    pub fn pad(&self, x: impl ArrayLike, widths: impl IntoPadWidth, mode: PadMode) -> Array {
-        let x = &x.into_array();
+    pub fn pad(&self, x: impl ArrayLike, widths: impl IntoPadWidth, mode: impl Into<PadMode>) -> Array {
+        let (x, mode) = (&x.into_array(), mode.into());
         at_caller(|| {
             // Dimensions are padded one after the other, so that corners get values from both.
             let result = x.check().and_then(|()| {
