@@ -84,3 +84,16 @@ fn a_batch_of_assignments_compiles() -> Result<()> {
     }
     Ok(())
 }
+
+/// The cost of an assignment has a gradient with respect to its pairs, as in the losses of models that detect objects.
+#[test]
+fn costs_of_an_assignment_have_gradients() -> Result<()> {
+    setup();
+    let loss = |cost: Array| -> Result<Array> {
+        let (rows, columns) = hungarian_algorithm(&cost)?;
+        Ok(cost.get((rows, columns)).sum(..))
+    };
+    let gradient = jit(grad(loss)).call(array([[4.0f32, 1.0, 3.0], [2.0, 0.0, 5.0]]))?;
+    assert_eq!(gradient.to_vec::<f32>()?, [0.0, 1.0, 0.0, 1.0, 0.0, 0.0]);
+    Ok(())
+}
