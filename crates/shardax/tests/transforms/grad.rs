@@ -158,3 +158,39 @@ fn derivatives_of_high_order_are_programs_of_few_equations() -> Result<()> {
     }
     Ok(())
 }
+
+/// `exp(y - stop_gradient(y))` is 1, and its derivatives are those of `exp(y)` with `exp(y) = 1`. Second derivatives differentiated
+/// through `stop_gradient`, because the first derivative returned its operand in its place.
+#[test]
+fn every_derivative_stops_at_stop_gradient() -> Result<()> {
+    setup();
+    fn weight(x: Array) -> Array {
+        let y = x.square();
+        (&y - stop_gradient(y.clone())).exp()
+    }
+    fn derivatives(f: impl Function<(Array,), Output = Array> + Clone) -> Result<[f32; 5]> {
+        let x = array(1.0f32);
+        Ok([
+            grad(f.clone()).call(&x)?.item()?,
+            grad(grad(f.clone())).call(&x)?.item()?,
+            jacfwd(jacfwd(f.clone())).call(&x)?.item()?,
+            jit(jacfwd(jacrev(f.clone()))).call(&x)?.item()?,
+            jacrev(jacfwd(grad(f))).call(&x)?.item()?,
+        ])
+    }
+    // y' = y'' = 2: the derivatives are y', y'² + y'', and y'³ + 3 y' y''.
+    let expected = [2.0, 6.0, 6.0, 6.0, 20.0];
+    assert_eq!(derivatives(weight)?, expected);
+    assert_eq!(derivatives(|x: Array| jit(weight).call(x))?, expected);
+    assert_eq!(derivatives(|x: Array| checkpoint(weight).call(x))?, expected);
+    assert_eq!(
+        derivatives(|x: Array| -> Result<Array> { Ok(vmap(weight).call(x.expand_dims(0))?.sum(..)) })?,
+        expected
+    );
+    assert_eq!(derivatives(|x: Array| cond(x.greater(0.0), weight, |x: Array| x, x))?, expected);
+    assert_eq!(derivatives(|x: Array| fori_loop(0, 1, |_, x: Array| weight(x), x))?, expected);
+    assert_eq!(derivatives(|x: Array| -> Result<Array> { Ok(vjp(weight, &x)?.0) })?, expected);
+    // The slope of the line `x * c` does not change.
+    assert_eq!(grad(grad(|x: Array| &x * stop_gradient(x.square()))).call(3.0)?.item::<f32>()?, 0.0);
+    Ok(())
+}

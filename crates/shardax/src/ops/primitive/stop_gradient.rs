@@ -44,7 +44,8 @@ impl Primitive for StopGradient {
     }
 
     fn jvp(&self, args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
-        Ok((smallvec![args[0].clone()], vec![None]))
+        // The result is stopped again, because a second derivative goes through this program too.
+        Ok((smallvec![bind1(*self, args)], vec![None]))
     }
 
     fn batch(&self, _axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
@@ -58,6 +59,7 @@ impl Primitive for StopGradient {
 /// # use shardax::prelude::*;
 /// let loss = |x: Array| &x * stop_gradient(x.square());
 /// assert_eq!(grad(loss).call(3.0)?.item::<f32>()?, 9.0); // instead of 27
+/// assert_eq!(grad(grad(loss)).call(3.0)?.item::<f32>()?, 0.0);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
