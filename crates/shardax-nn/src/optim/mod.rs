@@ -61,6 +61,7 @@ mod muon;
 mod noise;
 mod optimizers;
 mod options;
+pub mod perturbations;
 pub mod projections;
 mod rms;
 mod sam;
