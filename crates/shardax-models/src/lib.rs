@@ -32,6 +32,10 @@ pub mod gguf;
 pub mod huggingface;
 mod pytorch;
 mod quantized;
+#[cfg(test)]
+#[path = "../../shardax/tests/common/quick.rs"]
+#[allow(dead_code)]
+mod quick;
 mod ranks;
 mod sampling;
 mod shardings;

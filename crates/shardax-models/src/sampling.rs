@@ -222,6 +222,7 @@ mod tests {
     /// The expected masks are from `TopKLogitsWarper(5)` and `TopPLogitsWarper(0.7)` of `transformers`.
     #[test]
     fn top_k_and_top_p_keep_the_tokens_of_transformers() -> Result<()> {
+        config::set_compiler_options(crate::quick::QUICK);
         let case = Weights::open(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/sampling.safetensors"))?;
         let options = GenerateOptions::new(1).temperature(1.0);
         for (name, options) in [("top_k", options.clone().top_k(5)), ("top_p", options.top_p(0.7))] {
@@ -236,6 +237,7 @@ mod tests {
     /// With ten equally likely tokens, three are needed for a probability of 0.25.
     #[test]
     fn top_p_keeps_the_fewest_of_equally_likely_tokens() -> Result<()> {
+        config::set_compiler_options(crate::quick::QUICK);
         let (form, (numbers, ..)) = controls_for(&GenerateOptions::new(1).temperature(1.0).top_p(0.25), 2, 10)?;
         let filtered = filter_logits(zeros([2, 10]), form, &numbers);
         assert_eq!(isfinite(&filtered).sum(-1).to_vec::<i32>()?, [3, 3]);
@@ -255,6 +257,7 @@ mod tests {
     /// Each row has its own options. The formulas follow `transformers` and OpenAI's interface.
     #[test]
     fn penalties_change_the_likeliest_token() -> Result<()> {
+        config::set_compiler_options(crate::quick::QUICK);
         assert_eq!(next(greedy(), &[0], &[0])?, 0);
         assert_eq!(next(greedy().repetition_penalty(1.5), &[0], &[])?, 1);
         assert_eq!(next(greedy().repetition_penalty(1.5), &[0, 1], &[])?, 0);

@@ -185,6 +185,7 @@ mod tests {
     /// immediately or never. Heads or features have a rate.
     #[test]
     fn chunks_equal_single_positions() -> Result<()> {
+        config::set_compiler_options(crate::quick::QUICK);
         let [batch, heads, features] = [2, 3, 8];
         let cases = [(9, 1.0, 0.1), (64, 0.01, 0.0), (150, 0.1, 30.0)];
         for (seed, ((length, spread, forgets), has_channels)) in

@@ -451,6 +451,7 @@ mod tests {
     /// `decode_last` returns the same logits for the last token as `decode`, and its program does not compute the others.
     #[test]
     fn last_logits_are_the_only_ones_computed() -> Result<()> {
+        shardax::config::set_compiler_options(crate::quick::QUICK);
         const LENGTH: usize = 5;
         const VOCABULARY: usize = 67;
         let config = DecoderConfig { kv_heads: 2, ..DecoderConfig::new(VOCABULARY, 2, 32, 4) };

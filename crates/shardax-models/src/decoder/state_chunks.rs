@@ -81,6 +81,7 @@ mod tests {
     /// Chunks compute what one position after the other does, also for states that forget at once or never.
     #[test]
     fn chunks_of_states_equal_single_positions() -> Result<()> {
+        config::set_compiler_options(crate::quick::QUICK);
         let [batch, heads, groups, features] = [2, 4, 2, 8];
         for (seed, (length, forgets)) in [(9, 0.0), (70, 30.0)].into_iter().enumerate() {
             let by_groups = [batch, length, groups, features];

@@ -190,7 +190,7 @@ fn texts() -> Vec<String> {
 fn chosen_models() -> (Vec<String>, usize) {
     match std::env::var("SHARDAX_TEST_MODELS") {
         Ok(only) => (only.split(',').map(str::to_owned).collect(), 1),
-        Err(_) => (vec![String::new()], quick::one_of(16)),
+        Err(_) => (vec![String::new()], quick::one_of(32)),
     }
 }
 
@@ -236,7 +236,7 @@ fn decoders_have_the_logits_of_transformers() -> Result<()> {
         let first = model.decode(tokens.get((.., ..3)));
         (first, model.decode(tokens.get((.., 3..))))
     });
-    // Unless all decoders are requested, this test compares an eighth of them, every second one of these also with a cache. The
+    // Unless all decoders are requested, this test compares a sixteenth of them, every second one of these also with a cache. The
     // next test compares others.
     let texts = texts();
     let names = DECODERS.into_iter().chain(texts.iter().map(String::as_str)).chain(SCALED_BY_LENGTH);
@@ -446,7 +446,7 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
         let options = boxes.into_iter().fold(options, BertOptions::boxes);
         model.forward(tokens, &global.into_iter().fold(options, BertOptions::global_attention))
     });
-    for name in ENCODERS.into_iter().step_by(quick::one_of(8)) {
+    for name in ENCODERS.into_iter().step_by(quick::one_of(12)) {
         let (case, model) = (case(name)?, Bert::from_pretrained(folder(name))?);
         let arguments = (
             &model,
@@ -461,7 +461,7 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
     let modern = jit(|model: ModernBert, tokens: Array, mask: Array| {
         model.forward(tokens, &BertOptions::new().attention_mask(mask))
     });
-    for name in MODERN.into_iter().step_by(quick::one_of(2)) {
+    for name in MODERN.into_iter().step_by(quick::one_of(MODERN.len())) {
         let (case, model) = (case(name)?, ModernBert::from_pretrained(folder(name))?);
         let features = modern.call((&model, case("input_ids")?, case("attention_mask")?))?;
         alike(name, &features, &case("logits")?)?;
@@ -469,7 +469,7 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
     let deberta = jit(|model: Deberta, tokens: Array, mask: Array| {
         model.forward(tokens, &BertOptions::new().attention_mask(mask))
     });
-    for name in DEBERTA.into_iter().step_by(quick::one_of(2)) {
+    for name in DEBERTA.into_iter().step_by(quick::one_of(DEBERTA.len())) {
         let (case, model) = (case(name)?, Deberta::from_pretrained(folder(name))?);
         let features = deberta.call((&model, case("input_ids")?, case("attention_mask")?))?;
         alike(name, &features, &case("logits")?)?;
@@ -477,12 +477,13 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
     let mobile = jit(|model: MobileBert, tokens: Array, mask: Array| {
         model.forward(tokens, &BertOptions::new().attention_mask(mask))
     });
-    for name in MOBILE.into_iter().step_by(quick::one_of(2)) {
+    for name in MOBILE.into_iter().step_by(quick::one_of(MOBILE.len())) {
         let (case, model) = (case(name)?, MobileBert::from_pretrained(folder(name))?);
         let features = mobile.call((&model, case("input_ids")?, case("attention_mask")?))?;
         alike(name, &features, &case("logits")?)?;
     }
-    for name in ["sentence", "sentence_modern", "sentence_last", "sentence_gemma"] {
+    let sentences = ["sentence", "sentence_modern", "sentence_last", "sentence_gemma"];
+    for name in sentences.into_iter().step_by(quick::one_of(4)) {
         let (case, model) = (case(name)?, SentenceEncoder::from_pretrained(folder(name))?);
         let mask = BertOptions::new().attention_mask(case("attention_mask")?);
         alike(name, &model.forward(case("input_ids")?, &mask), &case("logits")?)?;
@@ -588,7 +589,8 @@ fn options_that_few_encoders_read_are_checked() -> Result<()> {
 #[test]
 fn cross_encoders_have_the_scores_of_transformers() -> Result<()> {
     setup();
-    for name in ["cross_encoder", "cross_encoder_plain", "cross_encoder_decoder"] {
+    let names = ["cross_encoder", "cross_encoder_plain", "cross_encoder_decoder"];
+    for name in names.into_iter().step_by(quick::one_of(3)) {
         let (case, model) = (case(name)?, CrossEncoder::from_pretrained(folder(name))?);
         let (tokens, mask) = (case("input_ids")?, BertOptions::new().attention_mask(case("attention_mask")?));
         alike(name, &model.logits(&tokens, &mask), &case("logits")?)?;
@@ -687,9 +689,9 @@ fn save_again<M: Pretrained>(name: &str, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Saves the models of all folders, which `tools/huggingface/check.py` reads with `transformers` and `peft`.
-fn save_models(to: &Path) -> Result<()> {
-    for name in DECODERS {
+/// Saves one of so many models of each class, which `tools/huggingface/check.py` reads with `transformers` and `peft`.
+fn save_models(to: &Path, every: usize) -> Result<()> {
+    for name in DECODERS.into_iter().step_by(every) {
         save_again::<Decoder>(name, &to.join(name))?;
     }
     save_again::<Vit>("vit", &to.join("vit"))?;
@@ -699,13 +701,14 @@ fn save_models(to: &Path) -> Result<()> {
         .into_iter()
         .chain(ENCODERS)
         .filter(|name| !name.ends_with("_model") && *name != "jina_v3" && !name.starts_with("esm"))
+        .step_by(every)
     {
         save_again::<Bert>(name, &to.join(name))?;
     }
-    for name in MODERN.into_iter().filter(|name| *name != "modernbert_model") {
+    for name in MODERN.into_iter().filter(|name| *name != "modernbert_model").step_by(every) {
         save_again::<ModernBert>(name, &to.join(name))?;
     }
-    for name in MOBILE.into_iter().filter(|name| *name != "mobilebert_model") {
+    for name in MOBILE.into_iter().filter(|name| *name != "mobilebert_model").step_by(every) {
         save_again::<MobileBert>(name, &to.join(name))?;
     }
     let config = Config::open(folder("llama"))?;
@@ -716,7 +719,7 @@ fn save_models(to: &Path) -> Result<()> {
 fn saved_models_are_the_files_of_transformers() -> Result<()> {
     setup();
     let temp = Folder::new();
-    save_models(&temp.0)?;
+    save_models(&temp.0, quick::one_of(16))?;
     let model = Decoder::from_pretrained(folder("llama"))?;
     let config_of_qwen3 = Config::open(folder("qwen3"))?;
     fails(model.save_pretrained(&config_of_qwen3, temp.join("x")), &["the configuration does not describe this model"]);
@@ -733,9 +736,9 @@ fn saved_folders() -> Result<()> {
     setup();
     let root = std::env::var("SAVED").expect("SAVED names a folder");
     let to = Path::new(&root);
-    save_models(to)?;
-    images::save_all(to)?;
-    sound::save_all(to)?;
+    save_models(to, 1)?;
+    images::save_all(to, 1)?;
+    sound::save_all(to, 1)?;
     encoder_decoder::save_all(to)
 }
 
