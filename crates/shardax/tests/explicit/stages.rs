@@ -57,7 +57,7 @@ fn lowered_compiled_saved_and_loaded() -> Result<()> {
 fn six_programs_in_every_way() -> Result<()> {
     type Read = Exported<(Vec<Array>,), Vec<Array>>;
     let (_, _guard) = mesh(4);
-    for program in PROGRAMS {
+    for program in PROGRAMS.into_iter().step_by(one_of(2)) {
         let arguments = (program.arguments)(&|shape, a, b, spec| Ok(num(shape, a, b, spec)))?;
         let check = |way: &str, found: Result<Vec<Array>>| {
             let result = found.unwrap_or_else(|e| panic!("{} {way}: {e}", program.name));

@@ -465,9 +465,10 @@ fn unreduced_operations_equal_reduced_operands() -> Result<()> {
         ("sum", |x| x.sum(1)),
         ("select", |x| where_(Array::from(true), &x, &-&x)),
     ];
-    for axes in [&["x"][..], &["x", "y"], &["y"]] {
+    for (a, axes) in [&["x"][..], &["x", "y"], &["y"]].into_iter().enumerate() {
         let replicated = num(&[4, 4], 0.7, 0.3, P![]);
-        for (name, part) in parts {
+        // A slice has each operation over some of the axes.
+        for (name, part) in parts.into_iter().skip(a % one_of(3)).step_by(one_of(3)) {
             let f = jit(move |x: Array| {
                 let y = part(reshard(x, u(axes)));
                 assert!(y.type_name().contains("{U:"), "{name}: {}", y.type_name());

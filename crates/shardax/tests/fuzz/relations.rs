@@ -15,7 +15,7 @@ use shardax::stages::CompilerOption;
 
 use super::program::Program;
 use super::{Case, Failure, committed, known, run_with, states};
-use crate::golden_support::quick::QUICK;
+use crate::golden_support::quick::{QUICK, one_of};
 use crate::golden_support::read::cases;
 
 /// Programs of one piece, which are run as one: in a test, and in a sweep, where they compile quickly.
@@ -132,7 +132,7 @@ pub fn check(
     for piece in pieces {
         let way = WAYS[piece % WAYS.len()];
         let mut random = Random(piece as u64);
-        let mut chosen: Vec<Program> = (0..AT_ONCE[usize::from(quick)])
+        let mut chosen: Vec<Program> = (0..if quick { AT_ONCE[1] } else { AT_ONCE[0] / one_of(2) })
             .map(|_| Program::new(&cases[random.below(cases.len())]))
             .filter(|program| allowed(program, way))
             .collect();

@@ -3,7 +3,7 @@
 use shardax::prelude::*;
 use shardax::{default_device, devices, random};
 
-use crate::common::quick::setup;
+use crate::common::quick::{one_of, setup};
 
 const INDICES: [fn(&Array) -> Array; 12] = [
     |x| x.get(1),
@@ -26,7 +26,8 @@ fn copies_are_equal_to_results_of_programs() -> Result<()> {
     let cube = arange(0..24).reshape([2, 3, 4]);
     let dtypes = [DType::F32, DType::Bf16, DType::F64, DType::I8, DType::I4, DType::U64, DType::Bool, DType::Complex64];
     for (number, index) in INDICES.into_iter().enumerate() {
-        for dtype in dtypes {
+        // A slice has two of the dtypes for each.
+        for dtype in dtypes.into_iter().skip(number % one_of(4)).step_by(one_of(4)) {
             let x = cube.astype(dtype);
             let (inside, outside) = (jit(move |x: Array| index(&x)).call(&x)?, index(&x));
             assert_eq!(outside.type_name(), inside.type_name(), "{number}");

@@ -1,6 +1,7 @@
 //! Softmax of rows by the CPU kernel.
 
 use super::common::child;
+use super::common::quick::one_of;
 use super::*;
 
 /// Run in a process of its own, where the CPU kernels compute it whatever the build.
@@ -10,8 +11,11 @@ fn in_a_process_with_cpu_kernels() -> Result<()> {
     common::quick::setup();
     let x = (arange(0.0f32..120.0) * 7.3).sin().reshape([4, 5, 6]) * 9;
     // XLA computes it along the first axis.
-    for (axes, calls) in [(vec![-1], 1), (vec![1, 2], 1), (vec![0, 1, 2], 1), (vec![0], 0)] {
-        for dtype in [DType::F32, DType::F64, DType::Bf16, DType::F16] {
+    let axes = [(vec![-1], 1), (vec![1, 2], 1), (vec![0, 1, 2], 1), (vec![0], 0)];
+    for (a, (axes, calls)) in axes.into_iter().enumerate() {
+        // A slice has each dtype with one of the axes.
+        let dtypes = [DType::F32, DType::F64, DType::Bf16, DType::F16];
+        for dtype in dtypes.into_iter().skip(a % one_of(4)).step_by(one_of(4)) {
             let x = x.astype(dtype);
             let along = axes.clone();
             let program = jit(move |x: Array| nn::softmax(x, &along[..])).lower(&x)?;
