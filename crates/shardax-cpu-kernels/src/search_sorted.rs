@@ -154,39 +154,30 @@ fn search_sorted_of<T: SearchKey>(
         false => Vec::new(),
     };
     let tasks = values.chunks(VALUES_PER_TASK).zip(counts.chunks_mut(VALUES_PER_TASK)).collect();
-    if let Some(even) = EvenElements::of(sorted, values.len()) {
-        run_tasks(
-            tasks,
-            threads.max(1),
-            || (),
-            |(), (values, counts): (&[T], &mut [i32])| match counts_equal {
-                true => even.search(&keys, |key, value| key <= value, values, counts),
-                false => even.search(&keys, |key, value| key < value, values, counts),
-            },
-        );
-        return Ok(());
-    }
-    if let Some(intervals) = Intervals::of(sorted, values.len()) {
-        run_tasks(
-            tasks,
-            threads.max(1),
-            || (),
-            |(), (values, counts): (&[T], &mut [i32])| match counts_equal {
-                true => intervals.search(&keys, |key, value| key <= value, values, counts),
-                false => intervals.search(&keys, |key, value| key < value, values, counts),
-            },
-        );
-        return Ok(());
+    let even = EvenElements::of(sorted, values.len());
+    let intervals = if even.is_none() { Intervals::of(sorted, values.len()) } else { None };
+    // The comparison is a constant of each call, so that every loop is compiled for one of them.
+    fn run<T: SearchKey>(
+        keys: &[T::Key],
+        (even, intervals): (&Option<EvenElements>, &Option<Intervals>),
+        sorted: &[T],
+        is_before: impl Fn(T::Key, T::Key) -> bool + Copy,
+        (values, counts): (&[T], &mut [i32]),
+    ) {
+        match (even, intervals) {
+            (Some(even), _) => even.search(keys, is_before, values, counts),
+            (None, Some(intervals)) => intervals.search(keys, is_before, values, counts),
+            (None, None) if keys.is_empty() => search(sorted.len(), |i| sorted[i].key(), is_before, values, counts),
+            (None, None) => search(keys.len(), |i| keys[i], is_before, values, counts),
+        }
     }
     run_tasks(
         tasks,
         threads.max(1),
         || (),
-        |(), (values, counts): (&[T], &mut [i32])| match (keys.is_empty(), counts_equal) {
-            (true, true) => search(sorted.len(), |i| sorted[i].key(), |key, value| key <= value, values, counts),
-            (true, false) => search(sorted.len(), |i| sorted[i].key(), |key, value| key < value, values, counts),
-            (false, true) => search(keys.len(), |i| keys[i], |key, value| key <= value, values, counts),
-            (false, false) => search(keys.len(), |i| keys[i], |key, value| key < value, values, counts),
+        |(), task: (&[T], &mut [i32])| match counts_equal {
+            true => run(&keys, (&even, &intervals), sorted, |key, value| key <= value, task),
+            false => run(&keys, (&even, &intervals), sorted, |key, value| key < value, task),
         },
     );
     Ok(())

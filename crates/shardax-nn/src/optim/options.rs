@@ -223,7 +223,7 @@ options! {
     note = "`adamw`, `lamb`, `lion`, `adamaxw` and `adan` have the method; add `add_decayed_weights(0.1)` to other chains"
 )]
 pub trait WeightDecayOptions {
-    /// The optimizer of which only some parameters decay.
+    /// The optimizer in which only the selected parameters decay.
     type Masked;
 
     /// Sets the factor of the parameters in the updates, a number or a schedule.
