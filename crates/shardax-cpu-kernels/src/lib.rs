@@ -19,7 +19,7 @@
 //! | [`scatter_add`] | sums of numbers at positions of a vector | f32, f64, integers of 32 and 64 bits |
 //! | [`search_sorted`] | the positions of values in an ascending array | f32, f64, integers of 32 and 64 bits |
 //! | [`sort`], [`sort_keys`] | rows of several arrays, ordered by the first ones | numbers of 1 to 16 bytes |
-//! | [`softmax`] | exponentials of rows, divided by their sum | f32, f64 |
+//! | [`softmax`], [`softmax_columns`] | exponentials of rows or columns, divided by their sum | f32, f64 |
 //! | [`top_k`] | the largest elements of rows, and their indices | f32 |
 //! | [`Attention::forward`], [`Attention::gradient`] | softmax attention with a window and a mask | f32 |
 //! | `cholesky`, `lu`, `qr`, `eigh`, `svd` | decompositions of batches of matrices, with the feature `decompositions` | f32, f64 |
@@ -77,6 +77,7 @@ mod radix;
 #[cfg(feature = "decompositions")]
 mod real;
 mod remainder;
+mod row_sums;
 mod scatter_add;
 mod scratch;
 mod search_sorted;
@@ -115,7 +116,7 @@ pub use remainder::{Remainder, remainder};
 pub use scatter_add::{Addend, scatter_add};
 pub use search_sorted::{SearchKey, search_sorted};
 pub use small_products::MAX_SMALL_SIDE;
-pub use softmax::{Logit, softmax};
+pub use softmax::{Logit, softmax, softmax_columns};
 pub use sort::{KeyOrder, MAX_KEY_BITS, SortKey, SortOperand, sort, sort_keys};
 pub use top_k::top_k;
 #[cfg(feature = "decompositions")]

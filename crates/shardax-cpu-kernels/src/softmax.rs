@@ -1,7 +1,7 @@
-//! Softmax of rows.
+//! Softmax of rows and of columns.
 //!
 //! XLA (xla-cpu-pjrt 0.0.1) reads the entire array four times: for the maxima, the exponentials, the sums and the
-//! quotients. Here a row can stay in the processor's cache between these steps.
+//! quotients. Here a row, or a block of columns, can stay in the processor's cache between these steps.
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -10,7 +10,7 @@ use crate::attention::exp;
 use crate::elementwise::{ROUND, multiply_add, polynomial};
 use crate::per_type::per_type;
 use crate::tasks::run_tasks;
-use crate::view::check;
+use crate::view::{View, check};
 
 /// The minimum number of elements of a task.
 const ELEMENTS_PER_TASK: usize = 1 << 14;
@@ -24,6 +24,13 @@ const PART: usize = 1 << 12;
 
 /// The number of maxima and of sums of f64 that are computed together, for vectorization.
 const LANES: usize = 16;
+
+/// The number of elements of a block of columns, and its minimum number of columns.
+const COLUMN_BLOCK: usize = 1 << 16;
+const MIN_COLUMNS: usize = 64;
+
+/// The number of rows whose exponentials are added up in the type of the elements. The sums of such parts of a column are added up in f64.
+const PART_ROWS: usize = 256;
 
 /// Exponentials of f64 at most as large are 0: the next ones are subnormal.
 const SMALLEST: f64 = -708.396;
@@ -47,6 +54,7 @@ const EXP: [f64; 10] = [
 
 per_type!(SoftmaxOf for [f32, f64] {
     fn softmax(n: usize, x: &[Self], y: &mut [Self], threads: usize) = softmax_of;
+    fn softmax_columns(x: View<'_, Self>, y: &mut [Self], threads: usize) = softmax_columns_of;
 });
 
 mod sealed {
@@ -54,8 +62,18 @@ mod sealed {
 
     /// The steps of a softmax.
     pub trait Sealed:
-        super::SoftmaxOf + Copy + Send + Sync + std::ops::Sub<Output = Self> + std::ops::MulAssign
+        super::SoftmaxOf
+        + Copy
+        + Default
+        + Send
+        + Sync
+        + Into<f64>
+        + PartialOrd
+        + std::ops::Sub<Output = Self>
+        + std::ops::AddAssign
+        + std::ops::MulAssign
     {
+        const NEG_INFINITY: Self;
         /// The maximum, ignoring NaN.
         fn largest(row: &[Self]) -> Self;
         /// The exponential of a number that is at most 0.
@@ -73,6 +91,8 @@ impl Logit for f32 {}
 impl Logit for f64 {}
 
 impl Sealed for f32 {
+    const NEG_INFINITY: f32 = f32::NEG_INFINITY;
+
     #[inline(always)]
     fn largest(row: &[f32]) -> f32 {
         exp::largest(row)
@@ -95,6 +115,8 @@ impl Sealed for f32 {
 }
 
 impl Sealed for f64 {
+    const NEG_INFINITY: f64 = f64::NEG_INFINITY;
+
     #[inline(always)]
     fn largest(row: &[f64]) -> f64 {
         let mut maxima = [f64::NEG_INFINITY; LANES];
@@ -158,6 +180,77 @@ fn softmax_of<T: Logit>(n: usize, x: &[T], y: &mut [T], threads: usize) -> Resul
     let tasks = x.chunks(rows).zip(y.chunks_mut(rows)).collect();
     run_tasks(tasks, threads.max(1), || (), |(), (x, y)| Arch::new().dispatch(Rows { n, x, y }));
     Ok(())
+}
+
+/// Computes `exp(x) / sum(exp(x))` of each column of matrices `[batch, rows, columns]`, like [`softmax`] of rows. You can use it along any
+/// axis, because the leading dimensions are the batch and the trailing ones the columns.
+///
+/// ```
+/// use shardax_cpu_kernels::{View, softmax_columns};
+///
+/// let mut y = [0.0; 4];
+/// softmax_columns(View::new(&[1, 2, 2], &[1000.0f32, 0.0, 1000.0, f32::NEG_INFINITY])?, &mut y, 1)?;
+/// assert_eq!(y, [0.5, 1.0, 0.5, 0.0]);
+/// # Ok::<(), shardax_cpu_kernels::ShapeError>(())
+/// ```
+///
+/// # Errors
+/// Returns an error if `y` does not have as many elements as `x`, or `x` does not have three dimensions.
+pub fn softmax_columns<T: Logit>(x: View<'_, T>, y: &mut [T], threads: usize) -> Result<()> {
+    T::softmax_columns(x, y, threads)
+}
+
+fn softmax_columns_of<T: Logit>(x: View<'_, T>, y: &mut [T], threads: usize) -> Result<()> {
+    let [_, rows, columns] = x.dims("the operand")?;
+    check("the elements of the result", y.len(), x.data().len())?;
+    if y.is_empty() {
+        return Ok(());
+    }
+    let width = (COLUMN_BLOCK / rows).next_multiple_of(MIN_COLUMNS).max(MIN_COLUMNS).min(columns);
+    let mut tasks = Vec::new();
+    for (x, y) in x.data().chunks_exact(rows * columns).zip(y.chunks_exact_mut(rows * columns)) {
+        let start = tasks.len();
+        tasks.extend((0..columns.div_ceil(width)).map(|_| Columns { rows: Vec::with_capacity(rows) }));
+        for (x, y) in x.chunks_exact(columns).zip(y.chunks_exact_mut(columns)) {
+            let parts = x.chunks(width).zip(y.chunks_mut(width));
+            tasks[start..].iter_mut().zip(parts).for_each(|(task, part)| task.rows.push(part));
+        }
+    }
+    run_tasks(tasks, threads.max(1), || (), |(), task| Arch::new().dispatch(task));
+    Ok(())
+}
+
+/// A block of columns: the parts of all rows of a matrix and of its result.
+struct Columns<'a, T> {
+    rows: Vec<(&'a [T], &'a mut [T])>,
+}
+
+impl<T: Logit> WithSimd for Columns<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        let width = self.rows.first().map_or(0, |(x, _)| x.len());
+        let mut maxima = vec![T::NEG_INFINITY; width];
+        for (x, _) in &self.rows {
+            maxima.iter_mut().zip(*x).for_each(|(max, x)| *max = if *x > *max { *x } else { *max });
+        }
+        let (mut sums, mut totals) = (vec![T::default(); width], vec![0.0f64; width]);
+        for part in self.rows.chunks_mut(PART_ROWS) {
+            sums.fill(T::default());
+            for (x, y) in part {
+                for (((y, x), max), sum) in y.iter_mut().zip(*x).zip(&maxima).zip(&mut sums) {
+                    *y = (*x - *max).exp(simd);
+                    *sum += *y;
+                }
+            }
+            totals.iter_mut().zip(&sums).for_each(|(total, sum)| *total += (*sum).into());
+        }
+        let factors: Vec<T> = totals.iter().map(|total| T::narrow(1.0 / total)).collect();
+        for (_, y) in &mut self.rows {
+            y.iter_mut().zip(&factors).for_each(|(y, factor)| *y *= *factor);
+        }
+    }
 }
 
 struct Rows<'a, T> {

@@ -86,6 +86,42 @@ fn cumulative_operations_of_nan_infinities_and_zeros() {
     }
 }
 
+/// Rows of several vectors, in which an element is not finite or a sum overflows.
+#[test]
+fn cumulative_sums_of_rows_that_are_not_finite() {
+    let n = 200;
+    for place in [0, 5, 63, 64, 130, 199] {
+        for (x, then) in [(f32::NAN, f32::NAN), (f32::INFINITY, f32::INFINITY), (f32::MAX, f32::INFINITY)] {
+            // A sum that overflows stays infinite, even if the following elements are negative.
+            let mut row: Vec<f32> =
+                (0..n).map(|i| if i < place { 1e38 * ((i % 2) as f32 - 0.5) } else { -1.0 }).collect();
+            row[place] = x;
+            if x == f32::MAX && place > 0 {
+                row[place - 1] = f32::MAX;
+            }
+            let reversed: Vec<f32> = row.iter().rev().copied().collect();
+            let (mut sums, mut from_end) = (vec![0.0; n], vec![0.0; n]);
+            cumulative(view(&[1, n, 1], &row), Cumulative::Sum, false, &mut sums, 1).unwrap();
+            cumulative(view(&[1, n, 1], &reversed), Cumulative::Sum, true, &mut from_end, 1).unwrap();
+            from_end.reverse();
+            let is_infinite_then = x != f32::MAX || place > 0;
+            for (i, (sum, other)) in sums.iter().zip(&from_end).enumerate() {
+                assert!(sum.to_bits() == other.to_bits() || sum.is_nan() && other.is_nan(), "{i}: {sum} and {other}");
+                let is_right = if i < place {
+                    sum.is_finite()
+                } else {
+                    sum.to_bits() == then.to_bits() || sum.is_nan() == then.is_nan() && then.is_nan()
+                };
+                assert!(is_right || !is_infinite_then, "{x} at {place}: {sum} at {i}");
+            }
+        }
+    }
+    let zeros = [-0.0f32; 70];
+    let mut sums = [1.0f32; 70];
+    cumulative(view(&[1, 70, 1], &zeros), Cumulative::Sum, false, &mut sums, 1).unwrap();
+    assert!(sums.iter().all(|sum| *sum == 0.0 && sum.is_sign_negative()));
+}
+
 #[test]
 fn cumulative_operations_without_elements() {
     cumulative::<f32>(view(&[2, 0, 3], &[]), Cumulative::Sum, false, &mut [], 1).unwrap();

@@ -1,7 +1,7 @@
 //! Softmax compared with float64.
 
-use super::{assert_error, noise};
-use shardax_cpu_kernels::softmax;
+use super::{assert_error, noise, view};
+use shardax_cpu_kernels::{softmax, softmax_columns};
 
 #[test]
 fn softmax_of_rows_of_all_sizes() {
@@ -86,4 +86,47 @@ fn softmax_of_nothing_and_of_sizes_that_do_not_fit() {
     softmax::<f64>(3, &[], &mut [], 1).unwrap();
     assert_error(softmax(2, &[1.0; 3], &mut [0.0f32; 3], 1), "the elements of rows: 3, expected 2");
     assert_error(softmax(2, &[1.0; 4], &mut [0.0f32; 2], 1), "the elements of the result: 2, expected 4");
+}
+
+/// The columns are the rows of the transposed matrices, for which the softmax of rows is compared with float64.
+#[test]
+fn softmax_of_columns_is_that_of_transposed_rows() {
+    for [batch, rows, columns] in
+        [[1, 1, 1], [3, 1, 5], [2, 7, 1], [1, 3, 64], [2, 700, 65], [1, 1000, 131], [1, 70_001, 3]]
+    {
+        let x: Vec<f32> = noise(batch * rows * columns, 4).iter().map(|x| x * 20.0).collect();
+        let transposed: Vec<f32> = (0..x.len())
+            .map(|i| x[i / (rows * columns) * rows * columns + i % rows * columns + i / rows % columns])
+            .collect();
+        let mut of_rows = vec![0.0; x.len()];
+        softmax(rows, &transposed, &mut of_rows, 1).unwrap();
+        for threads in [1, 3] {
+            let mut y = vec![f32::NAN; x.len()];
+            softmax_columns(view(&[batch, rows, columns], &x), &mut y, threads).unwrap();
+            for (i, row) in of_rows.iter().enumerate() {
+                let y = y[i / (rows * columns) * rows * columns + i % rows * columns + i / rows % columns];
+                assert!((y - row).abs() <= 1e-6 * row, "{y} instead of {row}, {rows} rows");
+            }
+        }
+        let wide: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+        let mut y = vec![f64::NAN; x.len()];
+        softmax_columns(view(&[batch, rows, columns], &wide), &mut y, 1).unwrap();
+        let sums: Vec<f64> = (0..columns).map(|c| (0..rows).map(|r| y[r * columns + c]).sum()).collect();
+        assert!(sums.iter().all(|sum| (sum - 1.0).abs() < 1e-12), "{sums:?}");
+    }
+}
+
+#[test]
+fn softmax_of_columns_that_are_not_finite_or_missing() {
+    let (inf, nan) = (f32::INFINITY, f32::NAN);
+    let x = [1.0, inf, -inf, -inf, nan, 0.0, -inf, 5.0];
+    let mut y = [0.0; 8];
+    softmax_columns(view(&[1, 2, 4], &x), &mut y, 1).unwrap();
+    assert!([0, 1, 2, 4, 5, 6].iter().all(|i| y[*i].is_nan()), "{y:?}");
+    assert_eq!([y[3], y[7]], [0.0, 1.0]);
+    for shape in [[0, 2, 3], [2, 0, 3], [2, 3, 0]] {
+        softmax_columns::<f64>(view(&shape, &[]), &mut [], 1).unwrap();
+    }
+    let error = softmax_columns(view(&[1, 2, 2], &[1.0; 4]), &mut [0.0f32; 3], 1);
+    assert_error(error, "the elements of the result: 3, expected 4");
 }

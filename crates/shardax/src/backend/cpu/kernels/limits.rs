@@ -53,6 +53,10 @@ pub(super) const SOFTMAX: usize = 1 << 20;
 pub(super) const SOFTMAX_F64: usize = 1 << 18;
 pub(super) const SOFTMAX_ROW: usize = 32;
 
+/// Softmax of columns of f32, in elements, and the minimum number of columns of all types. With fewer, the loops over a row are short.
+pub(super) const SOFTMAX_OF_COLUMNS: usize = 1 << 18;
+pub(super) const SOFTMAX_COLUMNS: usize = 64;
+
 /// The largest elements of rows, in elements.
 pub(super) const TOP_K: usize = 1 << 9;
 

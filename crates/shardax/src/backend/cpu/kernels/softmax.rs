@@ -1,10 +1,11 @@
-//! Softmax of rows. XLA (xla-cpu-pjrt 0.0.1) reads the whole array for each of its four steps.
+//! Softmax of rows and columns. XLA (xla-cpu-pjrt 0.0.1) reads the whole array for each of its four steps.
 
-use shardax_cpu_kernels as kernels;
+use shardax_cpu_kernels::{self as kernels, Logit};
 use shardax_pjrt::ElementType;
-use shardax_pjrt::ffi::CallFrame;
+use shardax_pjrt::ffi::{Arg, CallFrame, Ret};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::{call, convert, is_enabled, is_worth, limits, numbers, numbers_mut, reshape, widened};
+use super::{call, convert, is_enabled, is_worth, limits, numbers, numbers_mut, reshape, sizes, view, widened};
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
@@ -13,21 +14,30 @@ use crate::shape::Shape;
 
 pub(super) const TARGET: &str = "shardax_softmax";
 
-/// Lowers a softmax over the last axes to a kernel of f32 or f64, if it is worthwhile.
+/// Lowers a softmax over consecutive axes to a kernel of f32 or f64, if it is worthwhile.
 pub(crate) fn lower(softmax: &Softmax, cx: &mut Lowering, x: Value, out: &Aval) -> Option<Value> {
-    let first = out.rank().checked_sub(softmax.axes.len())?;
-    let are_last = (first..out.rank()).all(|axis| softmax.axes.contains(&axis));
-    let n: usize = out.shape[first..].iter().product();
+    let first = softmax.axes.iter().copied().min()?;
+    let end = first + softmax.axes.len();
+    let are_consecutive = end <= out.rank() && (first..end).all(|axis| softmax.axes.contains(&axis));
     let dtype = widened(out.dtype);
-    let limit = if dtype == DType::F64 { limits::SOFTMAX_F64 } else { limits::SOFTMAX };
-    let is_worth = is_worth(out.size(), limit) && is_worth(n, limits::SOFTMAX_ROW);
-    if !are_last || !matches!(dtype, DType::F32 | DType::F64) || !is_worth || !is_enabled(cx) {
+    if !are_consecutive || !matches!(dtype, DType::F32 | DType::F64) || out.size() == 0 {
         return None;
     }
-    let rows = Aval::new(dtype, Shape::from_slice(&[out.size() / n, n]));
+    let [n, columns]: [usize; 2] = [&out.shape[first..end], &out.shape[end..]].map(|dims| dims.iter().product());
+    let (limit, min_columns) = match (dtype, columns) {
+        (DType::F64, _) => (limits::SOFTMAX_F64, limits::SOFTMAX_COLUMNS),
+        (_, 1) => (limits::SOFTMAX, 1),
+        _ => (limits::SOFTMAX_OF_COLUMNS, limits::SOFTMAX_COLUMNS),
+    };
+    let has_long_rows = columns > 1 || is_worth(n, limits::SOFTMAX_ROW);
+    let has_wide_rows = columns == 1 || is_worth(columns, min_columns);
+    if !has_long_rows || !has_wide_rows || !is_worth(out.size(), limit) || !is_enabled(cx) {
+        return None;
+    }
+    let matrices = Aval::new(dtype, Shape::from_slice(&[out.size() / (n * columns), n, columns]));
     let x = convert(cx, x, dtype);
-    let x = reshape(cx, x, &rows.shape);
-    let y = call(cx, TARGET, &[x], &[], std::slice::from_ref(&rows))[0];
+    let x = reshape(cx, x, &matrices.shape);
+    let y = call(cx, TARGET, &[x], &[], std::slice::from_ref(&matrices))[0];
     let y = convert(cx, y, out.dtype);
     Some(reshape(cx, y, &out.shape))
 }
@@ -37,9 +47,21 @@ pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
     let threads = super::number(frame, "threads")?;
     let (args, results) = frame.split();
     let ([x], [y]) = (args, results) else { return Err("not an operand and a result".into()) };
-    match (x.dims, x.ty) {
-        (&[_, n], ElementType::F32) => Ok(kernels::softmax::<f32>(n as usize, numbers(x)?, numbers_mut(y)?, threads)?),
-        (&[_, n], ElementType::F64) => Ok(kernels::softmax::<f64>(n as usize, numbers(x)?, numbers_mut(y)?, threads)?),
-        (dims, ty) => Err(format!("elements of {ty:?}, {dims:?}")),
+    match x.ty {
+        ElementType::F32 => along_rows::<f32>(x, y, threads),
+        ElementType::F64 => along_rows::<f64>(x, y, threads),
+        ty => Err(format!("elements of {ty:?}")),
+    }
+}
+
+/// Computes the softmax along the second of three dimensions.
+fn along_rows<T: Logit + FromBytes + IntoBytes + Immutable>(
+    x: &Arg<'_>,
+    y: &mut Ret<'_>,
+    threads: usize,
+) -> Result<(), String> {
+    match x.dims {
+        &[_, n, 1] => Ok(kernels::softmax::<T>(n as usize, numbers(x)?, numbers_mut(y)?, threads)?),
+        dims => Ok(kernels::softmax_columns::<T>(view(x, &sizes(dims))?, numbers_mut(y)?, threads)?),
     }
 }
