@@ -80,6 +80,18 @@ trait Unit: Copy + Send + Sync {
     /// Multiplies words of `H` rows with words of [`COLUMNS`] columns.
     fn tile<const H: usize>(self, left: &[u32], right: &[u32], sums: &mut Tile<Self::Sum, H>);
 
+    /// Multiplies words of `H` rows with [`COLUMNS`] columns of a matrix in row order, whose rows have this distance, without packing it.
+    /// Returns `false` if the unit has no such function; then nothing is written.
+    fn tile_of_rows<const H: usize>(
+        self,
+        _left: &[u32],
+        _right: &[Self::Element],
+        _stride: usize,
+        _sums: &mut Tile<Self::Sum, H>,
+    ) -> bool {
+        false
+    }
+
     /// The product of tile registers, if the processor has them.
     fn tile_registers(self) -> Option<impl amx::TileProduct<Self::Sum>> {
         None::<amx::Missing>
@@ -350,9 +362,17 @@ fn multiply_few<U: Unit, R: Rounded<U::Sum>, const H: usize>(
         for (panel, sums) in sums.iter_mut().enumerate() {
             let start = panel * COLUMNS;
             let columns = right.slice(start, COLUMNS.min(right.sides - start));
-            pack::<U, COLUMNS>(columns.part(part * FEW_DEPTH * U::GROUP, depth * U::GROUP), 0, packed);
+            let columns = columns.part(part * FEW_DEPTH * U::GROUP, depth * U::GROUP);
             let mut part_sums = [[U::Sum::default(); COLUMNS]; H];
-            unit.tile(rows, packed, &mut part_sums);
+            // A matrix in row order needs no packing if the unit can join its rows in registers.
+            let is_multiplied = match columns.full_rows(COLUMNS, depth * U::GROUP) {
+                Some((right, stride)) => unit.tile_of_rows(rows, right, stride, &mut part_sums),
+                None => false,
+            };
+            if !is_multiplied {
+                pack::<U, COLUMNS>(columns, 0, packed);
+                unit.tile(rows, packed, &mut part_sums);
+            }
             add_sums(sums.as_flattened_mut(), part_sums.as_flattened());
             if let Some(excess) = excess.get_mut(panel) {
                 let mut part_excess = [[U::Sum::default(); COLUMNS]];

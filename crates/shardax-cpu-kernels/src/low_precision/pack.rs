@@ -39,6 +39,12 @@ impl<'a, T> Matrix<'a, T> {
         Matrix { data: &self.data[offset..], depth: depth.min(self.depth - start), ..self }
     }
 
+    /// The elements and the distance of rows, if the matrix is in row order and has this size.
+    pub fn full_rows(self, sides: usize, depth: usize) -> Option<(&'a [T], usize)> {
+        let is_full = !self.has_contiguous_sides && self.sides == sides && self.depth == depth;
+        is_full.then_some((self.data, self.stride))
+    }
+
     /// Some of the sides.
     pub fn slice(self, start: usize, sides: usize) -> Self {
         let offset = start * if self.has_contiguous_sides { self.stride } else { 1 };

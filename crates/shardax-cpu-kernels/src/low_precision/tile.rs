@@ -180,6 +180,19 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn tile_of_rows<const H: usize>(
+            self,
+            left: &[u32],
+            right: &[bf16],
+            stride: usize,
+            sums: &mut Tile<f32, H>,
+        ) -> bool {
+            // SAFETY: `self` exists, so that the processor has the instructions.
+            unsafe { bf16_rows_tile(left, right, stride, sums) };
+            true
+        }
+
+        #[inline(always)]
         fn tile_registers(self) -> Option<impl TileProduct<f32>> {
             self.tiles
         }
@@ -294,6 +307,36 @@ mod x86 {
         for (sums, vectors) in sums.iter_mut().zip(vectors) {
             // SAFETY: the same.
             *sums = unsafe { transmute::<[__m512; 2], [f32; COLUMNS]>(vectors) };
+        }
+    }
+
+    /// Like [`bf16_tile`], of rows of a matrix at this distance. Two rows are joined to words in registers. An instruction joins elements
+    /// within 128 bits, so that four sums of each vector are next to each other.
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    fn bf16_rows_tile<const H: usize>(left: &[u32], right: &[bf16], stride: usize, sums: &mut Tile<f32, H>) {
+        let mut vectors = [[_mm512_setzero_ps(); 2]; H];
+        for (pair, left) in left.as_chunks::<H>().0.iter().enumerate() {
+            let [even, odd] = [2 * pair, 2 * pair + 1].map(|row| {
+                let (elements, _) = right[row * stride..][..COLUMNS].as_chunks::<COLUMNS>();
+                // SAFETY: all bits are vectors, and the sizes are equal.
+                unsafe { transmute::<[bf16; COLUMNS], __m512i>(elements[0]) }
+            });
+            let [first, second] = [_mm512_unpacklo_epi16(even, odd), _mm512_unpackhi_epi16(even, odd)];
+            // SAFETY: the same.
+            let [first, second] = unsafe { transmute::<[__m512i; 2], [__m512bh; 2]>([first, second]) };
+            for (vectors, word) in vectors.iter_mut().zip(left) {
+                // SAFETY: the same.
+                let x = unsafe { transmute::<__m512i, __m512bh>(_mm512_set1_epi32(word.cast_signed())) };
+                vectors[0] = _mm512_dpbf16_ps(vectors[0], x, first);
+                vectors[1] = _mm512_dpbf16_ps(vectors[1], x, second);
+            }
+        }
+        for (sums, vectors) in sums.iter_mut().zip(vectors) {
+            // SAFETY: the same.
+            let fours = unsafe { transmute::<[__m512; 2], [[[f32; 4]; 4]; 2]>(vectors) };
+            for (index, sums) in sums.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                *sums = fours[index % 2][index / 2];
+            }
         }
     }
 
