@@ -7,7 +7,8 @@
 /// The maximum number of bits of a digit: the counts of all values of a digit fit into the first-level cache.
 const MAX_DIGIT: u32 = 11;
 
-/// The maximum number of bits of a key. More digits take longer than comparisons.
+/// The maximum number of bits of a key that is sorted by all digits. Longer keys are sorted by as many of their highest bits as the number of
+/// items has, and items that agree in these by the other bits.
 const MAX_BITS: u32 = 3 * MAX_DIGIT;
 
 /// The number of items for which digits take less time than comparisons: clearing the counts dominates for fewer items.
@@ -23,16 +24,38 @@ const MAX_INSERTED: usize = 24;
 
 /// Returns `true` if [`radix_sort`] is faster than the sort of the standard library for this many items.
 pub(crate) fn is_fast(items: usize, bits: u32) -> bool {
-    bits <= MAX_BITS && items >= MIN_ITEMS
+    bits <= u64::BITS && items >= MIN_ITEMS
 }
 
 /// Sorts by keys. Items with equal keys keep their order. `key` returns the bits of an item's key. `spare` is memory that the caller
 /// keeps for the next call.
 pub(crate) fn radix_sort<T: Copy>(items: &mut [T], spare: &mut Vec<T>, key: impl Fn(T) -> u64 + Copy) {
-    let Some(first) = items.first().copied() else { return };
     let bits = differing_bits(items.iter().map(|item| key(*item)));
-    let spare = sized(spare, items.len(), first);
-    sort_part(items, spare, bits, false, key);
+    sort_bits(items, spare, bits, key);
+}
+
+/// Sorts items whose keys differ in the lowest `bits` bits only.
+fn sort_bits<T: Copy>(items: &mut [T], spare: &mut Vec<T>, bits: u32, key: impl Fn(T) -> u64 + Copy) {
+    let Some(first) = items.first().copied() else { return };
+    let shift = if bits > MAX_BITS { bits - (items.len().ilog2() + 1) } else { 0 };
+    sort_part(items, sized(spare, items.len(), first), bits - shift, false, |item| key(item) >> shift);
+    if shift > 0 {
+        sort_ties(items, spare, shift, key);
+    }
+}
+
+/// Sorts items that are sorted except for the lowest `bits` bits of their keys.
+fn sort_ties<T: Copy>(items: &mut [T], spare: &mut Vec<T>, bits: u32, key: impl Fn(T) -> u64 + Copy) {
+    for ties in items.chunk_by_mut(|a, b| key(*a) >> bits == key(*b) >> bits) {
+        if ties.len() <= MAX_INSERTED {
+            insertion_sort(ties, bits, key);
+        } else if ties.len() < MIN_ITEMS {
+            ties.sort_by_key(|item| key(*item));
+        } else {
+            // The highest bits that differ are lower ones, so this ends.
+            radix_sort(ties, spare, key);
+        }
+    }
 }
 
 /// Sorts the items that `item` returns for each index, and stores them in `items`. `write` is called with the number of each item and the
@@ -52,8 +75,7 @@ pub(crate) fn radix_sort_from<T: Copy>(
     let bits = differing_bits((0..len).map(|index| key(item(index))));
     if len <= MAX_CACHED || bits == 0 {
         items.iter_mut().enumerate().for_each(|(index, to)| *to = item(index));
-        let Some(first) = items.first().copied() else { return };
-        sort_part(items, sized(spare, len, first), bits, false, key);
+        sort_bits(items, spare, bits, key);
         return write(0, items);
     }
     // Others are first divided by the highest digit into parts that fit. The keys of a part agree in that digit, so
@@ -65,10 +87,8 @@ pub(crate) fn radix_sort_from<T: Copy>(
     let mut start = 0;
     for end in ends.iter().map(|end| *end as usize).filter(|end| *end > 0) {
         let part = &mut items[start..end];
-        if let Some(first) = part.first().copied() {
-            sort_part(part, sized(spare, end - start, first), shift, false, key);
-            write(start, part);
-        }
+        sort_bits(part, spare, shift, key);
+        write(start, part);
         start = end;
     }
 }

@@ -159,19 +159,20 @@ struct Task<'a> {
     results: Vec<&'a mut [u8]>,
 }
 
-/// The memory of a thread: for pairs of keys and elements, and for keys and indices.
-type Memory<P> = ([Vec<u64>; 2], [Vec<P>; 2]);
+/// The memory of a thread for packed items.
+type Memory<P> = [Vec<P>; 2];
 
 impl Task<'_> {
     /// Sorts the rows. The integers of a row, and memory of the same size, are kept for the next task.
-    fn sort<P: Packed>(self, n: usize, keys: &[KeyOrder], (pairs, [packed, spare]): &mut Memory<P>) {
+    fn sort<P: Packed>(self, n: usize, keys: &[KeyOrder], memory: &mut Memory<P>) {
         let Task { operands, mut results } = self;
         let bits: usize = operands.iter().zip(keys).map(|(key, _)| 8 * key.width).sum();
         let rows = operands.first().map_or(0, |first| first.data.len() / first.width / n);
         for row in 0..rows {
-            if sort_pairs(&operands, keys, &mut results, row, n, pairs) {
+            if sort_pairs(&operands, keys, &mut results, row, n, memory) {
                 continue;
             }
+            let [packed, spare] = &mut *memory;
             packed.clear();
             packed.resize(n, P::ZERO);
             for (operand, order) in operands.iter().zip(keys) {
@@ -245,85 +246,97 @@ fn float_key(bits: u64, sign: u64, infinity: u64) -> u64 {
     }
 }
 
-/// Sorts a long row of two operands of four bytes by the first one. Each element of the other operand is packed with
-/// its key, so that it moves with the key, and is not read in another order at the end. Returns `false` if the row is
-/// short or has other operands, so that the caller must sort it.
-fn sort_pairs(
+/// Sorts a long row of two operands by the first one, whose elements have four or eight bytes. Each element of the other operand, of four
+/// bytes, is packed with its key, so that it moves with the key, and is not read in another order at the end. Returns `false` if the row
+/// is short or has other operands, so that the caller must sort it.
+fn sort_pairs<P: Packed>(
     operands: &[SortOperand<'_>],
     keys: &[KeyOrder],
     results: &mut [&mut [u8]],
     row: usize,
     n: usize,
-    [items, spare]: &mut [Vec<u64>; 2],
+    memory: &mut Memory<P>,
 ) -> bool {
     let ([key, other], [order], [sorted_keys, sorted]) = (operands, keys, results) else { return false };
-    if [key.width, other.width] != [4; 2] || !is_fast(n, u32::BITS) {
+    if other.width != 4 || !is_fast(n, 8 * key.width as u32) {
         return false;
     }
-    let part = row_bytes(row, n, 4);
-    let [key, other] = [key, other].map(|operand| operand.data[part.clone()].as_chunks::<4>().0);
-    let results = [&mut sorted_keys[part.clone()], &mut sorted[part]];
-    let results = results.map(|result| result.as_chunks_mut::<4>().0);
-    match *order {
-        KeyOrder::Unsigned => pairs_by(key, other, results, items, spare, |bits| bits, |key| key),
-        KeyOrder::Signed => pairs_by(key, other, results, items, spare, |bits| bits ^ SIGN, |key| key ^ SIGN),
+    let (keys_part, part) = (row_bytes(row, n, key.width), row_bytes(row, n, 4));
+    let from = [&key.data[keys_part.clone()], &other.data[part.clone()]];
+    let to = [&mut sorted_keys[keys_part], &mut sorted[part]];
+    match key.width {
+        4 => pairs_of::<P, 4>(
+            from,
+            to,
+            *order,
+            memory,
+            |b| u32::from_ne_bytes(b).into(),
+            |key| (key as u32).to_ne_bytes(),
+        ),
+        8 => pairs_of::<P, 8>(from, to, *order, memory, u64::from_ne_bytes, u64::to_ne_bytes),
+        _ => false,
+    }
+}
+
+/// Sorts pairs of a key of `W` bytes and an element of four bytes. Returns `false` if the bits of a key do not follow from its order.
+fn pairs_of<P: Packed, const W: usize>(
+    [keys, others]: [&[u8]; 2],
+    [sorted_keys, sorted]: [&mut [u8]; 2],
+    order: KeyOrder,
+    memory: &mut Memory<P>,
+    bits: impl Fn([u8; W]) -> u64 + Copy,
+    bytes: impl Fn(u64) -> [u8; W],
+) -> bool {
+    let sign = 1 << (8 * W - 1);
+    let from = (keys.as_chunks::<W>().0, others.as_chunks::<4>().0);
+    let to = (sorted_keys.as_chunks_mut::<W>().0, sorted.as_chunks_mut::<4>().0);
+    match order {
+        KeyOrder::Unsigned => pairs_by(from, to, memory, bits, bytes),
+        KeyOrder::Signed => pairs_by(from, to, memory, |b| bits(b) ^ sign, |key| bytes(key ^ sign)),
         KeyOrder::Float { infinity } => {
-            // The bits of -0 and of NaNs do not follow from their keys.
-            if key.iter().fold(false, |any, bits| any | is_negative_zero_or_nan(u32::from_ne_bytes(*bits), infinity)) {
+            let is_other = |bits: u64| (bits == sign) | (bits & !sign > infinity);
+            if from.0.iter().fold(false, |any, b| any | is_other(bits(*b))) {
                 return false;
             }
-            pairs_by(key, other, results, items, spare, key_of_float, float_of_key)
+            pairs_by(from, to, memory, |b| key_of_float(bits(b), sign), |key| bytes(float_of_key(key, sign)));
         }
     }
     true
 }
 
-/// The bit of the sign of a number of 32 bits.
-const SIGN: u32 = 1 << 31;
-
+/// Returns an unsigned integer with the order of the float that has these bits. It is no NaN and not -0.
 #[inline(always)]
-fn is_negative_zero_or_nan(bits: u32, infinity: u64) -> bool {
-    (bits == SIGN) | (u64::from(bits & !SIGN) > infinity)
-}
-
-/// Returns an unsigned integer with the order of the float that has these bits.
-#[inline(always)]
-fn key_of_float(bits: u32) -> u32 {
-    bits ^ ((bits.cast_signed() >> 31).cast_unsigned() | SIGN)
+fn key_of_float(bits: u64, sign: u64) -> u64 {
+    bits ^ if bits & sign == 0 { sign } else { sign | (sign - 1) }
 }
 
 /// The inverse of [`key_of_float`].
 #[inline(always)]
-fn float_of_key(key: u32) -> u32 {
-    key ^ (!(key.cast_signed() >> 31).cast_unsigned() | SIGN)
+fn float_of_key(key: u64, sign: u64) -> u64 {
+    key ^ if key & sign == 0 { sign | (sign - 1) } else { sign }
 }
 
-/// Sorts pairs by the keys that `to_key` returns for the bits of the first operand. `from_key` is its inverse.
-fn pairs_by(
-    keys: &[[u8; 4]],
-    others: &[[u8; 4]],
-    [sorted_keys, sorted]: [&mut [[u8; 4]]; 2],
-    items: &mut Vec<u64>,
-    spare: &mut Vec<u64>,
-    to_key: impl Fn(u32) -> u32 + Copy,
-    from_key: impl Fn(u32) -> u32 + Copy,
+/// Sorts pairs by the keys that `to_key` returns for the bytes of the first operand. `from_key` is its inverse.
+fn pairs_by<P: Packed, const W: usize>(
+    (keys, others): (&[[u8; W]], &[[u8; 4]]),
+    (sorted_keys, sorted): (&mut [[u8; W]], &mut [[u8; 4]]),
+    [items, spare]: &mut Memory<P>,
+    to_key: impl Fn([u8; W]) -> u64 + Copy,
+    from_key: impl Fn(u64) -> [u8; W],
 ) {
     let n = keys.len().min(others.len());
-    items.resize(n, 0);
+    items.resize(n, P::ZERO);
     radix_sort_from(
         items,
         spare,
-        |item| item >> INDEX_BITS,
-        // The key is in the upper half of an item and the other element in the lower one, so that they move together.
-        |index| {
-            let key = u64::from(to_key(u32::from_ne_bytes(keys[index])));
-            key << INDEX_BITS | u64::from(u32::from_ne_bytes(others[index]))
-        },
-        |start, items: &[u64]| {
+        P::key_bits,
+        // The key is in the upper part of an item and the other element in the lower one, so that they move together.
+        |index| P::ZERO.with_key(8 * W, to_key(keys[index])).with_index(u32::from_ne_bytes(others[index])),
+        |start, items: &[P]| {
             let results = sorted_keys[start..].iter_mut().zip(&mut sorted[start..]);
             for ((sorted_key, sorted), item) in results.zip(items) {
-                *sorted_key = from_key((item >> INDEX_BITS) as u32).to_ne_bytes();
-                *sorted = (*item as u32).to_ne_bytes();
+                *sorted_key = from_key(item.key_bits());
+                *sorted = (item.index() as u32).to_ne_bytes();
             }
         },
     );

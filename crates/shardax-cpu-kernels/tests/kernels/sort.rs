@@ -186,3 +186,28 @@ fn sorts_of_long_rows_of_integers() {
         assert_sorted(vec![7i32; rows * n], n);
     }
 }
+
+/// Keys of 64 bits whose highest bits differ, agree in runs of all lengths, or agree in all keys.
+#[test]
+fn sorts_of_long_rows_of_long_keys_are_stable() {
+    for n in [1024, 5000, 40_000] {
+        let x = noise(n, 8);
+        let high: Vec<i64> = x.iter().map(|x| (f64::from(*x) * 9e18) as i64).collect();
+        let low: Vec<i64> = x.iter().map(|x| (x * 1e6) as i64).collect();
+        let runs: Vec<i64> = x.iter().map(|x| ((x.powi(3) * 50.0) as i64) << 40 | ((x * 1e5) as i64 & 0xff)).collect();
+        for keys in [high, low, runs, vec![-3; n]] {
+            let mut expected: Vec<u32> = (0..n as u32).collect();
+            expected.sort_by_key(|i| keys[*i as usize]);
+            let sorted: Vec<i64> = expected.iter().map(|i| keys[*i as usize]).collect();
+            let (data, indices) =
+                (bytes(&keys, i64::to_ne_bytes), bytes(&(0..n as u32).collect::<Vec<_>>(), u32::to_ne_bytes));
+            let operands = [SortOperand { data: &data, width: 8 }, SortOperand { data: &indices, width: 4 }];
+            let (mut a, mut b) = (vec![0; 8 * n], vec![0; 4 * n]);
+            sort(n, &operands, &[KeyOrder::Signed], &mut [&mut a, &mut b], 1).unwrap();
+            assert!(a == bytes(&sorted, i64::to_ne_bytes) && b == bytes(&expected, u32::to_ne_bytes), "{n} keys");
+            let mut alone = vec![0; n];
+            sort_keys(n, &keys, &mut alone, 1).unwrap();
+            assert!(alone == sorted, "{n} keys alone");
+        }
+    }
+}
