@@ -8,6 +8,7 @@ use shardax::stages::CompilerOption;
 
 use super::common::quick::setup;
 use super::edges::same;
+use super::floats;
 
 #[test]
 fn entries_out_of_bounds_get_no_gradient() -> Result<()> {
@@ -168,5 +169,35 @@ fn nan_without_an_update_keeps_its_gradient() -> Result<()> {
     same(&slope, &[1.0, 0.0, 1.0]);
     let (_, tangent) = jvp(|x: Array| x.at([1]).min(2.0), x, ones([3]))?;
     same(&tangent, &[1.0, 1.0, 1.0]);
+    Ok(())
+}
+
+/// The gradient of one element of each row, along each axis, compared with a product with zeros and ones. It contains no scatter.
+#[test]
+fn gradient_of_one_element_of_each_row_is_a_select() -> Result<()> {
+    setup();
+    let shape = [16, 20, 24];
+    let x = (arange(0.0f32..7680.0) * 0.37).sin().reshape(shape);
+    for axis in 0..3usize {
+        let mut one_of_row = shape;
+        one_of_row[axis] = 1;
+        // Negative indices count from the end, and the largest ones are out of bounds.
+        let count = one_of_row.iter().product::<usize>() as i32;
+        let (indices, slopes) = (arange(0..count) * 7 % 40 - 12, arange(0..count).astype(DType::F32) - 50.5);
+        let (indices, slopes) = (indices.reshape(one_of_row), slopes.reshape(one_of_row));
+        let along = indices.clone();
+        let weights = slopes.clone();
+        let f = move |x: Array| (np::take_along_axis(x, &along, axis as i32) * &weights).sum(..);
+        let gradient = jit(grad(f));
+        let text = gradient.lower(&x)?.as_text().to_string();
+        assert!(!text.contains("stablehlo.scatter"), "axis {axis}: {text}");
+        let n = shape[axis] as i32;
+        let from_front = where_(indices.less(0), &indices + n, &indices);
+        let numbers = arange(0..n).reshape([0, 1, 2].map(|d| if d == axis { n } else { 1 }));
+        let expected = where_(from_front.equal(numbers), slopes, 0);
+        let by_select = floats(&gradient.call(&x)?);
+        // Reads out of bounds are NaN, whose slope is zero.
+        assert_eq!(by_select, floats(&expected), "axis {axis}");
+    }
     Ok(())
 }

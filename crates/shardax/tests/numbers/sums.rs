@@ -284,3 +284,23 @@ fn mean_of_ones_of_two_gigabytes() -> Result<()> {
     assert_eq!(ones([1 << 29]).mean(..).item::<f32>()?, 1.0);
     Ok(())
 }
+
+/// Sums of a transpose read the operand in the order of its elements, if the kept axes keep their order.
+#[test]
+fn sums_of_transposes_are_sums_along_the_other_axis() -> Result<()> {
+    setup();
+    let x = uniform(&[512, 3, 128]);
+    for axes in [vec![0], vec![2], vec![1, 2], vec![0, 1]] {
+        let original: Vec<i32> = axes.iter().map(|axis| 2 - axis).collect();
+        let transposed = jit({
+            let axes = axes.clone();
+            move |x: Array| (x.transpose([2, 1, 0]) * 2).sum(&axes[..])
+        });
+        let straight = jit(move |x: Array| (x * 2).sum(&original[..]));
+        let (sums, expected) = (transposed.call(&x)?, straight.call(&x)?);
+        let expected = if axes.len() == 1 { expected.t() } else { expected };
+        let difference = (sums - &expected).abs() / expected.abs();
+        assert!(difference.max(..).to_f64()? <= BOUND, "axes {axes:?}");
+    }
+    Ok(())
+}

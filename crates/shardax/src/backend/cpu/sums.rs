@@ -12,6 +12,8 @@
 use smallvec::SmallVec;
 
 use super::dot_vector;
+#[cfg(feature = "cpu-kernels")]
+use super::kernels;
 use crate::backend::rules::Lowered;
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
@@ -62,7 +64,11 @@ fn in_steps(reducer: Reducer, axes: &[usize], cx: &mut Lowering, x: Value, out: 
     if !sums.cx.is_local() {
         return sums.add_dimensions(out).map(Some);
     }
-    if axes.iter().all(|&d| sums.shape()[d] < PARTS) {
+    #[cfg(feature = "cpu-kernels")]
+    if let Some((value, axes)) = kernels::matmul::before_transposes(sums.cx, x, axes) {
+        (sums.value, sums.axes) = (value, axes);
+    }
+    if sums.axes.iter().all(|&d| sums.shape()[d] < PARTS) {
         sums.merge_neighbours();
     }
     loop {

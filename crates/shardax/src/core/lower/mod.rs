@@ -51,6 +51,8 @@ struct ValueInfo {
     converted_from: Option<Value>,
     /// `true` if the value is the same in all iterations of the loop that is being written.
     invariant: bool,
+    /// `true` if all elements are the constant 0.
+    zero: bool,
     /// A record of the platform's rules about this value.
     #[allow(dead_code, reason = "only rules of optional kernels use it")]
     origin: Option<Arc<dyn Any + Send + Sync>>,
@@ -130,6 +132,11 @@ impl Lowering {
         self.values[value.0 as usize].invariant
     }
 
+    /// Returns `true` if all elements of a value are the constant 0, or copies of one.
+    pub(crate) fn is_zero(&self, value: Value) -> bool {
+        self.values[value.0 as usize].zero
+    }
+
     /// Stores what a platform's rules know about a value, for the rules of operations that use it.
     #[allow(dead_code, reason = "only rules of optional kernels use it")]
     pub(crate) fn set_origin<T: Send + Sync + 'static>(&mut self, value: Value, origin: T) {
@@ -167,6 +174,7 @@ impl Lowering {
             typed: None,
             converted_from: None,
             invariant: false,
+            zero: false,
             origin: None,
         });
         Value(self.values.len() as u32 - 1)
@@ -366,7 +374,9 @@ impl Lowering {
         attrs.push_str(&constant_text(value, aval.dtype));
         attrs.push_str("> : ");
         attr::write_type(&mut attrs, aval.dtype, &aval.shape);
-        self.op("stablehlo.constant", &[], &attrs, aval)
+        let constant = self.op("stablehlo.constant", &[], &attrs, aval);
+        self.values[constant.0 as usize].zero = value.is_zero();
+        constant
     }
 
     /// Returns `true` if moves between memories are written. None are written if all values are in the devices' default
@@ -478,7 +488,9 @@ impl Lowering {
 
     /// Broadcasts the value to the type `out`; its dimension `i` becomes `dims[i]`.
     pub fn broadcast_in_dim(&mut self, v: Value, dims: &[usize], out: &Aval) -> Value {
-        self.op("stablehlo.broadcast_in_dim", &[v], &format!("broadcast_dimensions = {}", ints(dims)), out)
+        let value = self.op("stablehlo.broadcast_in_dim", &[v], &format!("broadcast_dimensions = {}", ints(dims)), out);
+        self.values[value.0 as usize].zero = self.is_zero(v);
+        value
     }
 
     /// Runs `f` with this part added to the names of the operations that it writes.

@@ -219,9 +219,31 @@ fn in_order_of_elements(
 ) -> Option<(Value, SmallVec<[usize; 4]>, SmallVec<[usize; 4]>)> {
     let permutation = cx.origin::<ElementsOfTransposes>(value)?.permutation.clone();
     let (batch, contract) = moved_dims(&permutation, batch, contract)?;
+    Some((transpose(cx, value, &inverse(&permutation)), batch, contract))
+}
+
+/// Returns a value that is computed from transposes before the transposition, with the places of these axes, so that a reduction over them
+/// reads elements in order. `None` if the other dimensions have another order then.
+pub(in crate::backend::cpu) fn before_transposes(
+    cx: &mut Lowering,
+    value: Value,
+    axes: &[usize],
+) -> Option<(Value, SmallVec<[usize; 4]>)> {
+    let permutation = permutation_of(cx, value)?.clone();
+    let kept = (0..permutation.len()).filter(|d| !axes.contains(d)).map(|d| permutation[d]);
+    if !kept.is_sorted() {
+        return None;
+    }
+    let mut axes: SmallVec<[usize; 4]> = axes.iter().map(|d| permutation[*d]).collect();
+    axes.sort_unstable();
+    Some((transpose(cx, value, &inverse(&permutation)), axes))
+}
+
+/// The permutation that undoes another one.
+fn inverse(permutation: &[usize]) -> Vec<usize> {
     let mut order = vec![0; permutation.len()];
     permutation.iter().enumerate().for_each(|(dim, place)| order[*place] = dim);
-    Some((transpose(cx, value, &order), batch, contract))
+    order
 }
 
 /// The batch and contracted dimensions after dimension `d` has become `permutation[d]`. `None` if the dimensions are no batch of matrices in
