@@ -53,7 +53,7 @@ const COS_F64: [f64; 6] = [
 ];
 
 /// (log((1 + s) / (1 - s)) - 2 s) / s³ as a polynomial of s², for quotients between the roots of 1/2 and 2.
-const LOG: [f64; 7] = [
+pub(crate) const LOG: [f64; 7] = [
     0.666666666666667,
     0.39999999999899444,
     0.2857142862600327,
@@ -64,7 +64,7 @@ const LOG: [f64; 7] = [
 ];
 
 /// log 2 in two parts. Products of the first one with an exponent are exact.
-const LN_2: [f64; 2] = [0.6931471804855391, 7.440617110012397e-11];
+pub(crate) const LN_2: [f64; 2] = [0.6931471804855391, 7.440617110012397e-11];
 
 per_type!(Circular for [f32, f64] {
     fn sines(x: &[Self], out: &mut [Self], threads: usize) = sines_of;

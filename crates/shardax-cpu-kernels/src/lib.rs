@@ -15,6 +15,7 @@
 //! | [`cumulative_logsumexp`] | logarithms of cumulative sums of exponentials | f32, f64 |
 //! | [`sin`], [`cos`], [`tan`], [`log`] | sines, cosines, tangents and logarithms | f32, f64 |
 //! | [`pow`], [`cbrt`] | powers and cube roots | f32, and f64 for roots |
+//! | [`erf_inv`] | the inverse error function | f32 |
 //! | [`remainder`] | remainders of divisions | f32, f64 |
 //! | [`scatter_add`] | sums of numbers at positions of a vector | f32, f64, integers of 32 and 64 bits |
 //! | [`search_sorted`] | the positions of values in an ascending array | f32, f64, integers of 32 and 64 bits |
@@ -57,6 +58,7 @@ mod cumulative;
 mod decompositions;
 mod depthwise;
 mod elementwise;
+mod erf_inv;
 mod feature_groups;
 mod few_rows;
 mod filter_gradient;
@@ -100,6 +102,7 @@ pub use cumulative::{Accumulate, Cumulative, cumulative, cumulative_logsumexp};
 pub use decompositions::{cholesky, eigh, qr, svd};
 pub use depthwise::depthwise_filter_gradient;
 pub use elementwise::{Angle, cos, log, sin, tan};
+pub use erf_inv::erf_inv;
 pub use feature_groups::FeatureGroups;
 pub use few_rows::{MAX_ROWS, Weight, few_rows};
 pub use filter_gradient::{MIN_PATCHES, filter_gradient};

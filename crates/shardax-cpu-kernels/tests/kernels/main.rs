@@ -6,6 +6,7 @@ mod attention;
 mod convolution;
 mod cumulative;
 mod elementwise;
+mod erf_inv;
 mod feature_groups;
 mod few_rows;
 mod grouped;

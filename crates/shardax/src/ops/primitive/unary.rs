@@ -192,7 +192,7 @@ unary! {
         Factor(|x, _| -std::f64::consts::FRAC_2_SQRT_PI * GAUSSIAN.apply(std::slice::from_ref(x)));
     ERF_INV "erf_inv" "chlo.erf_inv" Float same_dtype,
         Factor(|x, _| ERF_INV_SLOPE.apply(std::slice::from_ref(x)));
-    // Normal numbers have JAX's bits, so that no platform may compute this one by a series of its own.
+    // Normal numbers are JAX's up to the last places, so that a platform must compute this one by the same polynomials.
     ERF_INV_OF_XLA "erf_inv_of_xla" "chlo.erf_inv" Float same_dtype,
         Factor(|_, y| (1.0 / std::f64::consts::FRAC_2_SQRT_PI) * EXP.apply(&(y * y)));
     LGAMMA "lgamma" "chlo.lgamma" Float same_dtype, Factor(|x, _| DIGAMMA.apply(x));

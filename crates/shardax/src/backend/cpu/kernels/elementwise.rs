@@ -1,5 +1,5 @@
-//! Sines, cosines, tangents, cube roots, powers of f32, and logarithms of f64. XLA (xla-cpu-pjrt 0.0.1) calls the C library for each
-//! element.
+//! Sines, cosines, tangents, cube roots, powers and inverse error functions of f32, and logarithms of f64. XLA (xla-cpu-pjrt 0.0.1) calls
+//! the C library for each element.
 
 use shardax_cpu_kernels as kernels;
 use shardax_pjrt::ElementType;
@@ -17,6 +17,7 @@ pub(super) const COS: &str = "shardax_cos";
 pub(super) const TAN: &str = "shardax_tan";
 pub(super) const LOG: &str = "shardax_log";
 pub(super) const CBRT: &str = "shardax_cbrt";
+pub(super) const ERF_INV: &str = "shardax_erf_inv";
 pub(super) const POW: &str = "shardax_pow";
 
 /// Lowers a function to a kernel, if there is one and it is worthwhile.
@@ -28,6 +29,8 @@ pub(crate) fn lower(name: &str, cx: &mut Lowering, x: Value, out: &Aval) -> Opti
         ("tan", DType::F32) => TAN,
         ("log", DType::F64) => LOG,
         ("cbrt", DType::F32 | DType::F64) => CBRT,
+        // Random normal numbers. The kernel has the approximation of XLA, and so JAX's numbers up to the last places.
+        ("erf_inv_of_xla", DType::F32) => ERF_INV,
         _ => return None,
     };
     if !is_worth(out.size(), limits::ELEMENTWISE) || !is_enabled(cx) {
@@ -78,6 +81,10 @@ pub(super) fn handle_log(frame: &mut CallFrame<'_>) -> Result<(), String> {
 
 pub(super) fn handle_cbrt(frame: &mut CallFrame<'_>) -> Result<(), String> {
     handle(frame, kernels::cbrt::<f32>, Some(kernels::cbrt::<f64>))
+}
+
+pub(super) fn handle_erf_inv(frame: &mut CallFrame<'_>) -> Result<(), String> {
+    handle(frame, kernels::erf_inv, None)
 }
 
 pub(super) fn handle_pow(frame: &mut CallFrame<'_>) -> Result<(), String> {

@@ -81,6 +81,7 @@ const HANDLERS: &[(&str, Handler)] = &[
     (elementwise::TAN, elementwise::handle_tan),
     (elementwise::LOG, elementwise::handle_log),
     (elementwise::CBRT, elementwise::handle_cbrt),
+    (elementwise::ERF_INV, elementwise::handle_erf_inv),
     (elementwise::POW, elementwise::handle_pow),
     (scatter_add::TARGET, scatter_add::handle),
     (search_sorted::TARGET, search_sorted::handle),
