@@ -50,11 +50,11 @@ pub(super) const SORT: usize = 1 << 5;
 /// Softmax of rows, in elements, and the minimum number of elements of a row. XLA's loops over smaller arrays read them from the
 /// processor's caches, and its loops over shorter rows compute several rows in a vector.
 pub(super) const SOFTMAX: usize = 1 << 20;
-pub(super) const SOFTMAX_F64: usize = 1 << 18;
+pub(super) const SOFTMAX_F64: usize = 1 << 14;
 pub(super) const SOFTMAX_ROW: usize = 32;
 
 /// Softmax of columns of f32, in elements, and the minimum number of columns of all types. With fewer, the loops over a row are short.
-pub(super) const SOFTMAX_OF_COLUMNS: usize = 1 << 18;
+pub(super) const SOFTMAX_OF_COLUMNS: usize = 1 << 14;
 pub(super) const SOFTMAX_COLUMNS: usize = 64;
 
 /// The largest elements of rows, in elements.
