@@ -149,6 +149,35 @@ def frozen(model):
             buffer.copy_(torch.randn_like(buffer) * 0.3)
 
 
+def sam():
+    """Masks for points, for boxes, for all kinds of prompts, and without prompts."""
+    t = transformers
+    vision = {"hidden_size": 16, "output_channels": 8, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 40, "patch_size": 8,
+              "mlp_dim": 24, "window_size": 3, "global_attn_indexes": [1], "num_pos_feats": 4}
+    prompts = {"hidden_size": 8, "image_size": 40, "patch_size": 8, "mask_input_channels": 8}
+    decoder = {"hidden_size": 8, "mlp_dim": 12, "num_attention_heads": 2, "iou_head_hidden_dim": 10}
+    model = t.SamModel(t.SamConfig(vision_config=vision, prompt_encoder_config=prompts, mask_decoder_config=decoder))
+    randomize(model)
+    for name, parameter in model.named_parameters():
+        if "rel_pos" in name or "pos_embed" in name or "upscale" in name or "iou_prediction" in name or "hypernetworks" in name:
+            parameter.data.copy_(torch.randn_like(parameter) * 0.5)
+    model.shared_image_embedding.positional_embedding.data.copy_(torch.randn(2, 4))
+    model.prompt_encoder.shared_embedding.positional_embedding = model.shared_image_embedding.positional_embedding
+    images, masks = torch.randn(2, 3, 40, 40), torch.randn(2, 1, 20, 20)
+    points, labels = torch.rand(2, 3, 4, 2) * 40, torch.tensor([1, 0, 1, -10]).repeat(2, 3, 1)
+    boxes = torch.rand(2, 3, 4) * 40
+    arrays = {"pixel_values": images, "points": points, "labels": labels, "boxes": boxes, "masks": masks[:, 0]}
+    with torch.no_grad():
+        arrays["image"] = model.get_image_embeddings(images).permute(0, 2, 3, 1)
+        for name, given in [("points", {"input_points": points, "input_labels": labels}),
+                            ("boxes", {"input_boxes": boxes, "multimask_output": False}),
+                            ("all", {"input_points": points, "input_labels": labels, "input_boxes": boxes, "input_masks": masks}),
+                            ("none", {})]:
+            output = model(images, **given)
+            arrays |= {f"masks_{name}": output.pred_masks, f"scores_{name}": output.iou_scores}
+    written("sam", model, arrays)
+
+
 def vitpose(name, **options):
     """The heat maps of joints, with the joints last."""
     t = transformers
@@ -510,6 +539,7 @@ CASES = {
     "yolos_model": lambda: yolos("yolos_model", "YolosModel"),
     "detr": lambda: detr("detr", "Detr"),
     "table_transformer": lambda: detr("table_transformer", "TableTransformer", activation_function="gelu"),
+    "sam": sam,
     "vitpose": lambda: vitpose("vitpose"),
     "ijepa": lambda: deit("ijepa", "IJepaModel"),
     "t5": t5,

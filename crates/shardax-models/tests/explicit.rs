@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use shardax_models::huggingface::Weights;
 use shardax_models::{
     Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, DecoderConfig, DepthEstimator, Detr, EncoderDecoder,
-    GenerateOptions, LoadOptions, MobileBert, MobileNet, ModernBert, Pretrained, QkNorm, Resnet, Segformer, Siglip,
-    SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
+    GenerateOptions, LoadOptions, MobileBert, MobileNet, ModernBert, Pretrained, QkNorm, Resnet, Sam, SamPrompts,
+    Segformer, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -179,6 +179,15 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
     }
     if Detr::read(&config).is_ok() {
         return sharded_images(folder, rules, |model: Detr, images| model.forward(images).0);
+    }
+    if Sam::read(&config).is_ok() {
+        return sharded(folder, rules, |model: &Sam, input| {
+            let forward = jit(|model: Sam, images: Array, points: Array, labels: Array| {
+                model.forward(images, &SamPrompts::new().points(points, labels)).0
+            });
+            let masks = forward.call((model, input("pixel_values")?, input("points")?, input("labels")?))?;
+            Ok(vec![("masks_points", masks)])
+        });
     }
     if VitPose::read(&config).is_ok() {
         return sharded_images(folder, rules, |model: VitPose, images| model.forward(images));

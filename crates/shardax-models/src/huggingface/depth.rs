@@ -92,8 +92,8 @@ struct Stage {
 
 /// A transposed convolution whose kernel is as large as its stride.
 #[derive(Module, Clone, Debug)]
-struct Upsample {
-    /// `[features, features, rows, columns]`
+pub(super) struct Upsample {
+    /// `[features before, features, rows, columns]`
     kernel: Array,
     bias: Array,
 }
@@ -412,16 +412,12 @@ fn square(before: usize, features: usize, stride: usize, has_bias: bool, rngs: &
 
 impl Stage {
     fn new(features: usize, size: usize, joined: usize, scale: DepthScale, rngs: &mut Rngs) -> Stage {
-        let dtype = rngs.policy().param_dtype;
         Stage {
             readout: None,
             readout_act: Activation::Gelu,
             projection: Conv::new(features, size, [1, 1], rngs),
             upsample: match scale {
-                DepthScale::Up(factor) => Some(Upsample {
-                    kernel: small_normal(&[size, size, factor, factor], rngs),
-                    bias: zeros_dtype([size], dtype),
-                }),
+                DepthScale::Up(factor) => Some(Upsample::new([size, size], factor, rngs)),
                 _ => None,
             },
             downsample: match scale {
@@ -452,7 +448,15 @@ impl Stage {
 }
 
 impl Upsample {
-    fn forward(&self, x: Array) -> Array {
+    /// Creates a layer that makes rows and columns larger by this factor.
+    pub fn new([before, features]: [usize; 2], factor: usize, rngs: &mut Rngs) -> Upsample {
+        Upsample {
+            kernel: small_normal(&[before, features, factor, factor], rngs),
+            bias: zeros_dtype([features], rngs.policy().param_dtype),
+        }
+    }
+
+    pub fn forward(&self, x: Array) -> Array {
         let (&[batch, rows, columns, _], &[_, features, factor, _]) = (x.shape(), self.kernel.shape()) else {
             return x;
         };

@@ -14,7 +14,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 87] = [
+const OTHERS: [&str; 91] = [
     "albert",
     "audio-spectrogram-transformer",
     "bart",
@@ -76,6 +76,10 @@ const OTHERS: [&str; 87] = [
     "roberta",
     "roberta-prelayernorm",
     "roformer",
+    "sam",
+    "sam_mask_decoder",
+    "sam_prompt_encoder",
+    "sam_vision_model",
     "segformer",
     "siglip",
     "siglip2",

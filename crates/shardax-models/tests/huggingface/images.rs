@@ -4,8 +4,8 @@ use std::path::Path;
 
 use shardax_models::huggingface::{SegformerHead, SwinVersion, Weights};
 use shardax_models::{
-    Clip, Config, ConvNext, DepthEstimator, Detr, LoadOptions, MobileNet, Pretrained, Resnet, Segformer, Siglip, Swin,
-    Vit, VitPose, Yolos,
+    Clip, Config, ConvNext, DepthEstimator, Detr, LoadOptions, MobileNet, Pretrained, Resnet, Sam, SamPrompts,
+    Segformer, Siglip, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -321,6 +321,51 @@ fn names_of_detr_are_the_names_of_timm() -> Result<()> {
 }
 
 #[test]
+fn masks_of_sam_equal_transformers() -> Result<()> {
+    setup();
+    let (case, model) = (case("sam")?, Sam::from_pretrained(folder("sam"))?);
+    let image = jit(|model: Sam, images: Array| model.encode(images)).call((&model, case("pixel_values")?))?;
+    alike("sam", &image, &case("image")?)?;
+    let (points, labels, boxes) = (case("points")?, case("labels")?, case("boxes")?);
+    let all = SamPrompts::new().points(&points, &labels);
+    for (name, prompts) in [
+        ("points", all.clone()),
+        ("boxes", SamPrompts::new().boxes(&boxes).single_mask()),
+        ("all", all.clone().boxes(&boxes).masks(case("masks")?)),
+        ("none", SamPrompts::new()),
+    ] {
+        let (masks, scores) = model.masks(&image, &prompts);
+        alike(name, &masks, &case(&format!("masks_{name}"))?)?;
+        alike(name, &scores, &case(&format!("scores_{name}"))?)?;
+    }
+    fails(model.encode(zeros([1, 32, 40, 3])).check(), &["[1, 32, 40, 3]", "[batch, 40, 40, 3]"]);
+    fails(model.masks(zeros([1, 4, 5, 8]), &all).0.check(), &["[1, 4, 5, 8]", "[batch, 5, 5, 8]"]);
+    let one = zeros([1, 5, 5, 8]);
+    fails(model.masks(&one, &all).1.check(), &["points and labels", "[1, objects, points, 2]"]);
+    fails(model.masks(&one, &SamPrompts::new().boxes(&boxes)).0.check(), &["boxes have the shape"]);
+    fails(model.masks(&one, &SamPrompts::new().masks(zeros([1, 5, 5]))).0.check(), &["[1, 5, 5], not [1, 20, 20]"]);
+    let read = |part: &str, fields: &str| {
+        let text = format!(r#"{{"model_type": "sam", "{part}": {{{fields}}}}}"#);
+        Sam::read(&Config::from_json(&text)?).map(|(read, _)| read)
+    };
+    let base = read("vision_config", r#""projection_dim": 512"#)?;
+    assert_eq!((base.windows[2], base.windows[3], base.mlp_dim), (0, 14, 3072));
+    for (part, fields, words) in [
+        ("vision_config", r#""num_pos_feats": 64"#, "twice as large as `num_pos_feats`"),
+        ("vision_config", r#""patch_size": 15"#, "patch_size (15) does not divide image_size"),
+        ("vision_config", r#""window_size": -1"#, "`window_size` is -1"),
+        ("prompt_encoder_config", r#""hidden_size": 128"#, "`hidden_size` must be 256"),
+        ("prompt_encoder_config", r#""num_point_embeddings": 5"#, "`num_point_embeddings` must be 4"),
+        ("mask_decoder_config", r#""attention_downsample_rate": 3"#, "attention_downsample_rate (3) does not divide"),
+        ("mask_decoder_config", r#""iou_head_depth": 1"#, "`iou_head_depth` must be 2 to 1000"),
+        ("mask_decoder_config", r#""sliding_window": 4"#, "`sliding_window` is 4"),
+    ] {
+        fails(read(part, fields), &[words]);
+    }
+    Ok(())
+}
+
+#[test]
 fn joints_equal_transformers() -> Result<()> {
     setup();
     let (case, model) = (case("vitpose")?, VitPose::from_pretrained(folder("vitpose"))?);
@@ -383,6 +428,7 @@ pub(super) fn save_all(to: &Path, every: usize) -> Result<()> {
     save::<Vit>(&["vit_mae"], to, every)?;
     save::<Yolos>(&YOLOS[..2], to, every)?;
     save::<Detr>(&DETRS, to, every)?;
+    save::<Sam>(&["sam"], to, every)?;
     save::<VitPose>(&["vitpose"], to, every)?;
     save::<DepthEstimator>(&DEPTHS, to, every)
 }
