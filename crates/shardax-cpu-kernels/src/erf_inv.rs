@@ -39,8 +39,8 @@ const TAIL: [f32; 9] = [
 ];
 const FAR: f32 = 5.0;
 
-/// Computes the inverse error function of the elements, in f32 except for a logarithm. Next to 1 and -1 its error is that of the rounded
-/// square, up to a hundred units in the last place. `out` must have as many elements as `x`.
+/// Computes the inverse error function of the elements, in f32 except for a logarithm. Next to 1 and -1 the rounded square causes an
+/// error of up to a hundred units in the last place. `out` must have as many elements as `x`.
 ///
 /// ```
 /// let mut out = [0.0; 4];

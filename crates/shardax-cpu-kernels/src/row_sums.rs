@@ -1,7 +1,7 @@
 //! Cumulative sums of rows of f32.
 //!
-//! One addition after the other waits for the result of the one before it. Here a vector of elements is summed up in three steps, each
-//! of which adds elements at twice the distance, and only the last sum of a vector is carried to the next one.
+//! One addition after the other waits for the result of the one before it. Here a vector of elements is summed up in three steps. Each
+//! step adds elements at twice the distance, and only the last sum of a vector is carried to the next one.
 
 use pulp::{Arch, Simd, WithSimd};
 

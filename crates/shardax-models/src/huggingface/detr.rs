@@ -83,20 +83,19 @@ impl Pretrained for Detr {
             return Err(fields.error(format!("the class {name:?} of `architectures` is not supported")));
         }
         let (encoder_of_images, image_keys) = image_encoder(&fields)?;
-        let side = |layers: usize, heads: usize, hidden: usize| Side { layers, heads, hidden };
         let read = DetrConfig {
             encoder_of_images,
             d_model: fields.size("d_model")?,
-            encoder: side(
-                fields.layers("encoder_layers")?,
-                fields.size("encoder_attention_heads")?,
-                fields.size("encoder_ffn_dim")?,
-            ),
-            decoder: side(
-                fields.layers("decoder_layers")?,
-                fields.size("decoder_attention_heads")?,
-                fields.size("decoder_ffn_dim")?,
-            ),
+            encoder: Side {
+                layers: fields.layers("encoder_layers")?,
+                heads: fields.size("encoder_attention_heads")?,
+                hidden: fields.size("encoder_ffn_dim")?,
+            },
+            decoder: Side {
+                layers: fields.layers("decoder_layers")?,
+                heads: fields.size("decoder_attention_heads")?,
+                hidden: fields.size("decoder_ffn_dim")?,
+            },
             num_queries: fields.size("num_queries")?,
             activation_function: fields.activation("activation_function")?,
             pre_norms: kind == "table-transformer",
@@ -315,9 +314,9 @@ fn sines([rows, columns]: [usize; 2], features: usize) -> Result<Array> {
 }
 
 impl Detr {
-    /// Detects objects in images `[batch, rows, columns, channels]`. Returns logits of classes, `[batch, objects, classes + 1]`, the
-    /// last of which means that there is no object, and boxes, `[batch, objects, 4]`: the column and row of the center, and the number
-    /// of columns and rows, as fractions of the image. All images of a batch must have one size, because padding is not masked.
+    /// Detects objects in images `[batch, rows, columns, channels]`. Returns logits, `[batch, objects, classes + 1]`, and
+    /// boxes, `[batch, objects, 4]`. The last class means that there is no object. A box is the column and row of the center, and the
+    /// number of columns and rows, as fractions of the image. All images of a batch must have one size, because padding is not masked.
     #[track_caller]
     pub fn forward(&self, images: impl ArrayLike) -> (Array, Array) {
         let _ranks = allow_any_ranks();

@@ -275,9 +275,9 @@ impl Yolos {
         !self.classes.is_empty()
     }
 
-    /// Detects objects in images `[batch, rows, columns, channels]`. Returns logits of classes, `[batch, objects, classes + 1]`, the
-    /// last of which means that there is no object, and boxes, `[batch, objects, 4]`: the column and row of the center, and the number
-    /// of columns and rows, as fractions of the image. Without a head, this is an error.
+    /// Detects objects in images `[batch, rows, columns, channels]`. Returns logits, `[batch, objects, classes + 1]`, and
+    /// boxes, `[batch, objects, 4]`. The last class means that there is no object. A box is the column and row of the center, and the
+    /// number of columns and rows, as fractions of the image. Without a head, this is an error.
     #[track_caller]
     pub fn forward(&self, images: impl ArrayLike) -> (Array, Array) {
         let _ranks = allow_any_ranks();

@@ -4,6 +4,7 @@ use shardax::function::IntoOutput;
 use shardax::prelude::*;
 
 use super::tree_utils::{add_scale, scale, sum};
+use crate::check::{positive, within};
 
 /// A distribution of perturbations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,7 +80,7 @@ impl Default for PerturbationOptions {
 /// ```
 ///
 /// # Errors
-/// The returned function fails if `f` fails.
+/// The returned function fails if `f` fails, if there are no samples, or if `sigma` is not above 0.
 pub fn make_perturbed_fun<P: Tree, R: IntoOutput>(
     f: impl Fn(P) -> R,
     options: PerturbationOptions,
@@ -88,6 +89,8 @@ where
     R::Output: Tree,
 {
     move |key: Array, x: P| {
+        positive("make_perturbed_fun", "num_samples", options.num_samples)?;
+        within("make_perturbed_fun", "sigma", options.sigma, f64::MIN_POSITIVE..f64::INFINITY)?;
         let baseline = match options.use_baseline {
             true => Some(f(stop_gradient(x.clone())).into_output()?),
             false => None,

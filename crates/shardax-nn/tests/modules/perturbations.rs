@@ -57,3 +57,19 @@ fn trees_are_perturbed() -> Result<()> {
     close(&slopes, &[0.7415937, 1.578809, 1.5529444])?;
     Ok(())
 }
+
+/// The mean of no samples and noise divided by 0 would be NaN.
+#[test]
+fn options_out_of_range_are_errors() -> Result<()> {
+    setup();
+    for (options, want) in [
+        (PerturbationOptions { num_samples: 0, ..Default::default() }, "num_samples must be at least 1"),
+        (PerturbationOptions { sigma: 0.0, ..Default::default() }, "sigma must be at least"),
+        (PerturbationOptions { sigma: f64::NAN, ..Default::default() }, "sigma must be at least"),
+    ] {
+        let smooth = make_perturbed_fun(|x: Array| x.sum(..), options);
+        let message = smooth(random::key(0), ones(2)).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(message.contains(want), "{message}");
+    }
+    Ok(())
+}

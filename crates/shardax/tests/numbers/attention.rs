@@ -218,7 +218,7 @@ fn batches(case: &Case) -> Result<()> {
     Ok(())
 }
 
-/// All rules of these cases, of which `cargo test` takes one.
+/// All rules of these cases. `cargo test` takes one of them.
 fn every_rule(cases: &[Case], taken: usize) -> Result<()> {
     for (i, case) in cases.iter().enumerate().skip(one_of(taken + 1) - 1).step_by(one_of(cases.len())) {
         first_derivatives(case, &format!("case {i}"))?;

@@ -159,7 +159,7 @@ fn derivatives_of_high_order_are_programs_of_few_equations() -> Result<()> {
     Ok(())
 }
 
-/// `exp(y - stop_gradient(y))` is 1, and its derivatives are those of `exp(y)` with `exp(y) = 1`. Second derivatives differentiated
+/// `exp(y - stop_gradient(y))` is 1, and has the derivatives of `exp(y)`, divided by `exp(y)`. Second derivatives differentiated
 /// through `stop_gradient`, because the first derivative returned its operand in its place.
 #[test]
 fn every_derivative_stops_at_stop_gradient() -> Result<()> {
