@@ -151,18 +151,9 @@ def frozen(model):
 
 def sam():
     """Masks for points, for boxes, for all kinds of prompts, and without prompts."""
-    t = transformers
-    vision = {"hidden_size": 16, "output_channels": 8, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 40, "patch_size": 8,
-              "mlp_dim": 24, "window_size": 3, "global_attn_indexes": [1], "num_pos_feats": 4}
-    prompts = {"hidden_size": 8, "image_size": 40, "patch_size": 8, "mask_input_channels": 8}
-    decoder = {"hidden_size": 8, "mlp_dim": 12, "num_attention_heads": 2, "iou_head_hidden_dim": 10}
-    model = t.SamModel(t.SamConfig(vision_config=vision, prompt_encoder_config=prompts, mask_decoder_config=decoder))
+    model = transformers.SamModel(transformers.SamConfig(**SAM))
     randomize(model)
-    for name, parameter in model.named_parameters():
-        if "rel_pos" in name or "pos_embed" in name or "upscale" in name or "iou_prediction" in name or "hypernetworks" in name:
-            parameter.data.copy_(torch.randn_like(parameter) * 0.5)
-    model.shared_image_embedding.positional_embedding.data.copy_(torch.randn(2, 4))
-    model.prompt_encoder.shared_embedding.positional_embedding = model.shared_image_embedding.positional_embedding
+    random_tables(model)
     images, masks = torch.randn(2, 3, 40, 40), torch.randn(2, 1, 20, 20)
     points, labels = torch.rand(2, 3, 4, 2) * 40, torch.tensor([1, 0, 1, -10]).repeat(2, 3, 1)
     boxes = torch.rand(2, 3, 4) * 40
@@ -176,6 +167,26 @@ def sam():
             output = model(images, **given)
             arrays |= {f"masks_{name}": output.pred_masks, f"scores_{name}": output.iou_scores}
     written("sam", model, arrays)
+
+
+SAM = {
+    "vision_config": {"hidden_size": 16, "output_channels": 8, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 40, "patch_size": 8,
+                      "mlp_dim": 24, "window_size": 3, "global_attn_indexes": [1], "num_pos_feats": 4},
+    "prompt_encoder_config": {"hidden_size": 8, "image_size": 40, "patch_size": 8, "mask_input_channels": 8},
+    "mask_decoder_config": {"hidden_size": 8, "mlp_dim": 12, "num_attention_heads": 2, "iou_head_hidden_dim": 10},
+}
+
+
+def random_tables(model):
+    """Sets SAM's tables and last layers to random numbers, because they are zeros or small at first."""
+    if not isinstance(model, transformers.SamModel):
+        return
+    for name, parameter in model.named_parameters():
+        if "rel_pos" in name or "pos_embed" in name or "upscale" in name or "iou_prediction" in name or "hypernetworks" in name:
+            parameter.data.copy_(torch.randn_like(parameter) * 0.5)
+    waves = model.shared_image_embedding.positional_embedding
+    waves.data.copy_(torch.randn_like(waves))
+    model.prompt_encoder.shared_embedding.positional_embedding = waves
 
 
 def vitpose(name, **options):

@@ -20,7 +20,7 @@ from transformers import (AutoConfig, AutoModel, AutoModelForAudioClassification
                           AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoModelForZeroShotImageClassification)
 
 from defaults import defaults
-from towers import AST, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DONUT, DPT, DPT_ENCODER, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS
+from towers import AST, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DONUT, DPT, DPT_ENCODER, SAM, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS, random_tables
 from generate import DISTANCES, DISTILLED, FAMILIES, DECODER, GPT, KV, MODERN, SIZES, VOCABULARY, randomize, sizes_of
 
 transformers.logging.set_verbosity_error()
@@ -125,7 +125,11 @@ TOWERS["donut"] = {"encoder": {"model_type": "donut-swin", **DONUT},
                    "decoder": {"model_type": "mbart", **PAIR, "is_decoder": True, "add_cross_attention": True}}
 TOWERS["vision-encoder-decoder"] = {"encoder": {"model_type": "vit", "image_size": 8, "patch_size": 4, **SIZES},
                                     "decoder": {"model_type": "trocr", **TROCR, "is_decoder": True, "add_cross_attention": True}}
+TOWERS["sam"] = SAM
+# The types of parts whose names differ from the names of their fields.
+PART_TYPES = {"prompt_encoder_config": "sam_prompt_encoder", "mask_decoder_config": "sam_mask_decoder"}
 CLASSES = {kind: name for name, kinds in OTHERS.items() for kind in kinds} | {kind: AutoModelForZeroShotImageClassification for kind in TOWERS}
+CLASSES["sam"] = transformers.SamModel
 CLASSES["donut"] = CLASSES["vision-encoder-decoder"] = transformers.VisionEncoderDecoderModel
 
 # With two features that are turned the base would have no effect.
@@ -263,13 +267,32 @@ def fields_of_towers(kind, base):
     """The fields of a model of texts and images, where either part has other fields."""
     varied = [base]
     for part, fields in base.items():
-        part_type = fields.get("model_type", f"{kind}_{part.removesuffix('_config')}_model")
+        part_type = PART_TYPES.get(part) or fields.get("model_type", f"{kind}_{part.removesuffix('_config')}_model")
         varied += [{**base, part: other} for other in fields_of(part_type, fields)]
     if CLASSES[kind] is transformers.VisionEncoderDecoderModel:
         return varied + [{**base, "tie_word_embeddings": True}]
+    if kind == "sam":
+        return varied + sam_fields(base)
     known = {"projection_dim": 10, "logit_scale_init_value": 1.5, "initializer_factor": 0.7, "text_config_dict": None,
              "vision_config_dict": {"hidden_act": "relu"}, "tie_word_embeddings": False, "projection_bias": True}
     return varied + [{**base, name: value} for name, value in known.items()]
+
+
+def sam_fields(base):
+    """Fields of SAM's parts, of which several must change together."""
+    vision, prompts, decoder = base.values()
+    both = [({"image_size": 24}, {"image_size": 24}), ({"patch_size": 4}, {"patch_size": 4}), ({"image_size": 44}, {"image_size": 44}),
+            ({"output_channels": 16, "num_pos_feats": 8}, {"hidden_size": 16}), ({}, {"mask_input_channels": 12}), ({"mlp_dim": None, "mlp_ratio": 1.7}, {}),
+            ({"window_size": 0}, {}), ({"window_size": 2}, {}), ({"global_attn_indexes": []}, {}), ({"global_attn_indexes": [0, 1]}, {}),
+            ({"global_attn_indexes": [-1]}, {}), ({"global_attn_indexes": [1.0]}, {}), ({"num_attention_heads": 2}, {}), ({"num_channels": 1}, {}),
+            ({"scale": 7}, {"image_embedding_size": 3})]
+    varied = [{"vision_config": {**vision, **a}, "prompt_encoder_config": {**prompts, **b},
+               "mask_decoder_config": {**decoder, "hidden_size": {**prompts, **b}["hidden_size"]}} for a, b in both]
+    for fields in [{"attention_downsample_rate": 1}, {"attention_downsample_rate": 4}, {"num_multimask_outputs": 1}, {"num_multimask_outputs": 5},
+                   {"iou_head_depth": 2}, {"iou_head_depth": 5}, {"hidden_act": "gelu"}, {"num_attention_heads": 1}, {"num_hidden_layers": 1},
+                   {"num_hidden_layers": 3}, {"mlp_dim": 30}, {"layer_norm_eps": 0.1}]:
+        varied.append({**base, "mask_decoder_config": {**decoder, **fields}})
+    return varied + [{**base, name: value} for name, value in {"initializer_range": 0.5, "tie_word_embeddings": False, "architectures": ["SamModel"]}.items()]
 
 
 def images_of(config):
@@ -305,9 +328,16 @@ def inputs_of(kind, config):
         inputs = {"input_features": torch.randn(2, config.num_mel_bins, 2 * config.max_source_positions),
                   "decoder_input_ids": torch.randint(3, VOCABULARY, (2, 6))}
         return inputs, {**inputs, "input_features": inputs["input_features"].transpose(1, 2).contiguous()}
-    if CLASSES.get(kind) not in (AutoModel, AutoModelForDepthEstimation, AutoModelForObjectDetection, transformers.VitPoseForPoseEstimation, AutoModelForImageClassification, AutoModelForZeroShotImageClassification):
+    if CLASSES.get(kind) not in (AutoModel, AutoModelForDepthEstimation, AutoModelForObjectDetection, transformers.VitPoseForPoseEstimation, transformers.SamModel, AutoModelForImageClassification, AutoModelForZeroShotImageClassification):
         return texts, texts
     images = images_of(config)
+    if kind == "sam":
+        size = images.shape[-1]
+        points, labels = torch.rand(2, 3, 4, 2) * size, torch.tensor([1, 0, 1, -10]).repeat(2, 3, 1)
+        boxes = torch.rand(2, 3, 4) * size
+        masks = torch.randn(2, 1, *(4 * (size // config.vision_config.patch_size),) * 2)
+        inputs = {"pixel_values": images, "input_points": points, "input_labels": labels, "input_boxes": boxes, "input_masks": masks}
+        return inputs, {**inputs, "pixel_values": images.permute(0, 2, 3, 1).contiguous()}
     if kind == "vit_mae":
         # All patches are visible, in their order.
         config.mask_ratio = 0.0
@@ -332,6 +362,8 @@ def inputs_of(kind, config):
 
 def logits_of(output):
     """The logits of a model, or the features of a model without a head."""
+    if "pred_masks" in output:
+        return torch.cat([output.pred_masks.flatten(), output.iou_scores.flatten()])
     return next(output[name] for name in ("logits", "logits_per_image", "last_hidden_state", "predicted_depth", "heatmaps") if name in output)
 
 
@@ -351,6 +383,7 @@ def vary(out, kind, base):
             class_of_kind = CLASSES.get(kind, AutoModelForCausalLM)
             model = class_of_kind.from_config(config) if hasattr(class_of_kind, "from_config") else class_of_kind(config)
             randomize(model)
+            random_tables(model)
             for name, buffer in model.named_buffers():
                 if name.endswith(("running_mean", "running_var")):
                     buffer.copy_(torch.rand_like(buffer) + 0.5)

@@ -11,8 +11,7 @@ impl Pretrained for EncoderDecoder {
 
     fn read(config: &Config) -> Result<(EncoderDecoderConfig, KeyMap)> {
         let fields = config.fields();
-        let list = fields.list_opt("architectures")?;
-        let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("WithLMHeadModel");
+        let name = fields.class()?.unwrap_or("WithLMHeadModel");
         if !["ForConditionalGeneration", "WithLMHeadModel", "MTModel", "EncoderDecoderModel"]
             .iter()
             .any(|end| name.ends_with(end))

@@ -329,8 +329,7 @@ fn shared_blocks(fields: &Fields, layers: usize) -> Result<Vec<usize>> {
 
 /// Returns the head that `architectures` names. The default is the head for masked tokens.
 pub(super) fn head(fields: &Fields, activation: Option<Activation>) -> Result<BertHead> {
-    let list = fields.list_opt("architectures")?;
-    let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("ForMaskedLM");
+    let name = fields.class()?.unwrap_or("ForMaskedLM");
     Ok(match name.rsplit_once("For").map_or(name, |(_, head)| head) {
         "PreTraining" if name.starts_with("Electra") => BertHead::Replaced,
         "MaskedLM" | "PreTraining" => BertHead::MaskedTokens,

@@ -3,7 +3,8 @@
 use shardax_nn::prelude::*;
 
 use super::config::Fields;
-use super::encoder::{BlockSizes, EncoderBlock, PatchSizes, Patches, block_keys, patch_keys};
+use super::encoder::{BlockSizes, EncoderBlock, block_keys};
+use super::patches::{PatchSizes, Patches, patch_keys};
 use super::{Config, KeyMap, Layout, Pretrained};
 use crate::Activation;
 use crate::decoder::check_positions;
@@ -191,17 +192,8 @@ pub(super) fn tower(fields: &Fields) -> Result<ClipTower> {
 /// Creates the blocks of an encoder.
 #[track_caller]
 pub(super) fn blocks(tower: &ClipTower, is_causal: bool, rngs: &mut Rngs) -> Vec<EncoderBlock> {
-    let sizes = BlockSizes {
-        features: tower.hidden_size,
-        hidden: tower.intermediate_size,
-        heads: tower.num_attention_heads,
-        epsilon: tower.layer_norm_eps,
-        activation: tower.hidden_act,
-        is_gated: false,
-        is_causal,
-        qkv_bias: true,
-        has_scales: false,
-    };
+    let sizes = [tower.hidden_size, tower.intermediate_size, tower.num_attention_heads];
+    let sizes = BlockSizes { is_causal, ..BlockSizes::new(sizes, tower.hidden_act, tower.layer_norm_eps, true) };
     (0..tower.num_hidden_layers).map(|_| EncoderBlock::new(&sizes, rngs)).collect()
 }
 

@@ -447,6 +447,13 @@ impl<'a> Fields<'a> {
         self.typed(name, "a list", Value::as_array)
     }
 
+    /// Returns the class that `architectures` names, if there is one.
+    pub fn class(&self) -> Result<Option<&'a str>> {
+        let Some(first) = self.list_opt("architectures")?.and_then(|list| list.first()) else { return Ok(None) };
+        let message = || self.error(format!("`architectures` must be a list of texts, got {}", shown(first)));
+        first.as_str().map(Some).ok_or_else(message)
+    }
+
     /// Reads the object with this name. You must call `finish` on the result too.
     pub fn object_opt(&self, name: &'a str) -> Result<Option<Fields<'a>>> {
         let map = self.typed(name, "an object", Value::as_object)?;

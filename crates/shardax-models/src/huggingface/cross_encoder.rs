@@ -78,8 +78,7 @@ impl CrossEncoder {
 fn read(folder: &Path, options: &LoadOptions) -> Result<CrossEncoder> {
     let config = options.config(folder)?;
     let fields = config.fields();
-    let architectures = fields.list_opt("architectures")?;
-    let class = architectures.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or_default();
+    let class = fields.class()?.unwrap_or_default();
     if !class.ends_with("ForSequenceClassification") {
         return Err(value_error(
             format!("{} is no cross-encoder: `architectures` names {class:?}", folder.display()),

@@ -3,8 +3,8 @@
 use shardax_nn::prelude::*;
 
 use super::config::Fields;
-use super::encoder::{bilinear_weights, small_normal};
-use super::vision::{FrozenNorm, frozen_norm_keys, stage_keys};
+use super::interpolation::{bilinear_weights, corner_weights, resized};
+use super::vision::{FrozenNorm, Upsample, frozen_norm_keys, stage_keys};
 use super::vit::{DPT, read_fields};
 use super::{Config, KeyMap, Layout, Pretrained, Vit, VitConfig, VitHead, check_type, known_type};
 use crate::Activation;
@@ -90,14 +90,6 @@ struct Stage {
     conv: Conv,
 }
 
-/// A transposed convolution whose kernel is as large as its stride.
-#[derive(Module, Clone, Debug)]
-pub(super) struct Upsample {
-    /// `[features before, features, rows, columns]`
-    kernel: Array,
-    bias: Array,
-}
-
 /// Adds the features of a stage to the features of the stages after it.
 #[derive(Module, Clone, Debug)]
 struct Fusion {
@@ -141,8 +133,7 @@ impl Pretrained for DepthEstimator {
     fn read(config: &Config) -> Result<(DepthEstimatorConfig, KeyMap)> {
         let fields = config.fields();
         let is_dpt = known_type(&fields, &KNOWN)? == DPT;
-        let list = fields.list_opt("architectures")?;
-        if let Some(name) = list.and_then(|list| list.first()).and_then(|name| name.as_str())
+        if let Some(name) = fields.class()?
             && !name.ends_with("ForDepthEstimation")
         {
             return Err(fields.error(format!("the class {name:?} of `architectures` is not supported")));
@@ -447,25 +438,6 @@ impl Stage {
     }
 }
 
-impl Upsample {
-    /// Creates a layer that makes rows and columns larger by this factor.
-    pub fn new([before, features]: [usize; 2], factor: usize, rngs: &mut Rngs) -> Upsample {
-        Upsample {
-            kernel: small_normal(&[before, features, factor, factor], rngs),
-            bias: zeros_dtype([features], rngs.policy().param_dtype),
-        }
-    }
-
-    pub fn forward(&self, x: Array) -> Array {
-        let (&[batch, rows, columns, _], &[_, features, factor, _]) = (x.shape(), self.kernel.shape()) else {
-            return x;
-        };
-        let squares = einsum("bijc,coyx->biyjxo", &[&x, &self.kernel.astype(x.dtype())]);
-        let y = squares.reshape([batch, rows * factor, columns * factor, features]);
-        &y + self.bias.astype(y.dtype())
-    }
-}
-
 impl Residual {
     fn new(config: &DepthEstimatorConfig, rngs: &mut Rngs) -> Residual {
         let features = config.fusion_hidden_size;
@@ -484,32 +456,6 @@ impl Residual {
         let y = self.second.forward(relu(y));
         x + self.second_norm.iter().fold(y, |y, norm| norm.forward(y))
     }
-}
-
-/// Returns the weights `[to, from]` of linear interpolation between the centers of the first and the last entry, as in PyTorch's
-/// `interpolate` with `align_corners`.
-fn corner_weights(from: usize, to: usize) -> Result<Array> {
-    let mut weights = vec![0.0f32; to * from];
-    for row in 0..to {
-        let place = row as f64 * (from - 1) as f64 / (to - 1).max(1) as f64;
-        let first = (place as usize).min(from - 1);
-        let share = place - first as f64;
-        weights[row * from + first] = (1.0 - share) as f32;
-        if share > 0.0 {
-            weights[row * from + (first + 1).min(from - 1)] += share as f32;
-        }
-    }
-    Array::from_vec(weights, &[to, from])
-}
-
-/// Interpolates the rows and columns of `[batch, rows, columns, features]` by weights that `weights` computes.
-pub(super) fn resized(x: Array, size: [usize; 2], weights: impl Fn(usize, usize) -> Result<Array>) -> Result<Array> {
-    let &[_, rows, columns, _] = x.shape() else { return Ok(x) };
-    if [rows, columns] == size {
-        return Ok(x);
-    }
-    let [down, right] = [weights(rows, size[0])?, weights(columns, size[1])?];
-    Ok(einsum("ia,jb,nabf->nijf", &[&down.astype(x.dtype()), &right.astype(x.dtype()), &x]))
 }
 
 impl DepthEstimator {

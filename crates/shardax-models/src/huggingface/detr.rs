@@ -76,8 +76,7 @@ impl Pretrained for Detr {
     fn read(config: &Config) -> Result<(DetrConfig, KeyMap)> {
         let fields = config.fields();
         let kind = known_type(&fields, &KNOWN)?;
-        let list = fields.list_opt("architectures")?;
-        if let Some(name) = list.and_then(|list| list.first()).and_then(|name| name.as_str())
+        if let Some(name) = fields.class()?
             && !name.ends_with("ForObjectDetection")
         {
             return Err(fields.error(format!("the class {name:?} of `architectures` is not supported")));

@@ -2,9 +2,7 @@
 
 use shardax_nn::prelude::*;
 
-use super::{KeyMap, Layout, attention};
-use crate::error::value_error;
-use crate::shardings::reshard_like;
+use super::{KeyMap, attention};
 use crate::{Activation, Mlp};
 
 /// The sizes of an [`EncoderBlock`].
@@ -20,6 +18,20 @@ pub(super) struct BlockSizes {
     pub qkv_bias: bool,
     /// True if learned factors scale the outputs of attention and MLP.
     pub has_scales: bool,
+}
+
+impl BlockSizes {
+    /// Returns the sizes of a block without gates, causal attention and factors of outputs, from the numbers of features, of
+    /// features inside the MLP, and of heads.
+    pub fn new(
+        [features, hidden, heads]: [usize; 3],
+        activation: Activation,
+        epsilon: f64,
+        qkv_bias: bool,
+    ) -> BlockSizes {
+        let [is_gated, is_causal, has_scales] = [false; 3];
+        BlockSizes { features, hidden, heads, epsilon, activation, is_gated, is_causal, qkv_bias, has_scales }
+    }
 }
 
 /// A transformer block that normalizes its inputs.
@@ -153,254 +165,6 @@ fn center(index: usize, count: usize) -> f64 {
     (2 * index + 1) as f64 / count as f64 - 1.0
 }
 
-/// The embeddings of an image: its patches, and learned entries before them.
-#[derive(Module, Clone, Debug)]
-pub(super) struct Patches {
-    conv: Conv,
-    /// The learned entry before the patches, if there is one.
-    class: Option<Array>,
-    /// The second learned entry, if there is one.
-    distillation: Option<Array>,
-    /// The learned entries without positions after the first one, if there are any.
-    registers: Option<Array>,
-    /// The learned positions of the entries and the patches. `None` if attention rotates queries and keys instead.
-    positions: Option<Array>,
-    /// The entry that replaces patches during training. It is only stored because the files contain it.
-    mask: Option<Array>,
-    /// The interpolation of positions for images of other sizes. Without an interpolation such images are errors.
-    #[tree(static)]
-    interpolation: Option<Interpolation>,
-}
-
-/// The interpolation of learned positions to a grid of another size, by the weights of PyTorch's `interpolate`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Interpolation {
-    /// Bicubic, without an antialiasing filter.
-    Bicubic,
-    /// Bicubic, with an antialiasing filter.
-    FilteredBicubic,
-    /// Bilinear, with an antialiasing filter.
-    FilteredLinear,
-    /// Bilinear, without an antialiasing filter.
-    Linear,
-}
-
-/// The sizes of [`Patches`].
-#[derive(Clone, Debug)]
-pub(super) struct PatchSizes {
-    pub channels: usize,
-    pub features: usize,
-    pub image: usize,
-    pub patch: usize,
-    pub conv_bias: bool,
-    /// True if there is a learned entry before the patches.
-    pub has_class: bool,
-    /// True if there is a second learned entry, which has a position.
-    pub has_distillation: bool,
-    /// The number of learned entries without positions.
-    pub registers: usize,
-    /// True if the arrays in files have no dimensions for batch and position.
-    pub is_flat: bool,
-    pub has_mask: bool,
-    /// True if files store the entry of masked patches with dimensions for the batch and the position.
-    pub has_mask_dims: bool,
-    /// True if there are learned positions.
-    pub has_positions: bool,
-    pub interpolation: Option<Interpolation>,
-}
-
-impl Patches {
-    /// Creates the parameters. The size of the patches must divide the size of the images.
-    pub fn new(sizes: &PatchSizes, rngs: &mut Rngs) -> Result<Patches> {
-        let PatchSizes { channels, features, image, patch, .. } = *sizes;
-        if patch == 0 || !image.is_multiple_of(patch) {
-            let message = format!("patch_size ({patch}) does not divide image_size ({image})");
-            return Err(value_error(message, "set patch_size to a positive number that divides image_size"));
-        }
-        let conv = Conv::builder(channels, features, [patch, patch]).strides([patch, patch]);
-        let conv = conv.padding(Padding::Valid).use_bias(sizes.conv_bias).build(rngs);
-        let count = usize::from(sizes.has_class) + usize::from(sizes.has_distillation) + (image / patch).pow(2);
-        // Some files store the entries without the dimensions for batch and position.
-        let class_shape = if sizes.is_flat { vec![features] } else { vec![1, 1, features] };
-        let class = sizes.has_class.then(|| small_normal(&class_shape, rngs));
-        let distillation = sizes.has_distillation.then(|| small_normal(&[1, 1, features], rngs));
-        let registers = (sizes.registers > 0).then(|| small_normal(&[1, sizes.registers, features], rngs));
-        let table_shape = if sizes.is_flat { vec![count, features] } else { vec![1, count, features] };
-        let positions = sizes.has_positions.then(|| small_normal(&table_shape, rngs));
-        let mask_shape = if sizes.has_mask_dims { vec![1, 1, features] } else { vec![1, features] };
-        let mask = sizes.has_mask.then(|| small_normal(&mask_shape, rngs));
-        Ok(Patches { conv, class, distillation, registers, positions, mask, interpolation: sizes.interpolation })
-    }
-
-    /// Returns an error if the rows or columns of images, `[batch, rows, columns, channels]`, are not multiples of the size of a
-    /// patch. [`forward`](Patches::forward) does not read the remaining rows and columns.
-    pub fn check_size(&self, images: &Array) -> Result<()> {
-        images.check()?;
-        let (Some(patch), &[_, rows, columns, _]) = (self.conv.kernel.shape().first(), images.shape()) else {
-            return Ok(());
-        };
-        if rows.is_multiple_of(*patch) && columns.is_multiple_of(*patch) {
-            return Ok(());
-        }
-        let message = format!("images of {rows} by {columns} pixels do not consist of patches of {patch} by {patch}");
-        Err(value_error(message, "resize the images to multiples of the size of a patch"))
-    }
-
-    /// Computes `[batch, entries + patches, features]` from images `[batch, rows, columns, channels]`.
-    #[track_caller]
-    pub fn forward(&self, images: impl ArrayLike) -> Array {
-        let x = self.conv.forward(images);
-        let (rows, columns, features) = match (x.check(), x.shape()) {
-            (Ok(()), &[_, rows, columns, features]) => (rows, columns, features),
-            _ => return x,
-        };
-        let table = self.positions.as_ref().map(|table| self.positions_of(table, [rows, columns], features));
-        let positions = match table.transpose() {
-            Ok(positions) => positions.map(|positions| positions.astype(x.dtype())),
-            Err(error) => return Array::from_error(error, &x),
-        };
-        let add_positions = |x: Array| match &positions {
-            Some(positions) => x + positions,
-            None => x,
-        };
-        let patches = x.reshape([x.shape()[0] as i32, -1, features as i32]);
-        let Some(class) = &self.class else { return add_positions(patches) };
-        let mut parts = vec![for_each_image(class, &patches)];
-        parts.extend(self.distillation.as_ref().map(|entry| for_each_image(entry, &patches)));
-        parts.push(patches.clone());
-        let x = add_positions(concatenate(&parts, 1));
-        match &self.registers {
-            Some(entries) => concatenate(&[x.get((.., ..1)), for_each_image(entries, &patches), x.get((.., 1..))], 1),
-            None => x,
-        }
-    }
-
-    /// Returns the positions for a grid of patches, `[1 + patches, features]`.
-    fn positions_of(&self, table: &Array, grid: [usize; 2], features: usize) -> Result<Array> {
-        let positions = table.reshape([-1, features as i32]);
-        let entries = usize::from(self.class.is_some()) + usize::from(self.distillation.is_some());
-        let learned = (positions.shape()[0] - entries).isqrt();
-        if grid == [learned; 2] {
-            return Ok(positions);
-        }
-        let Some(interpolation) = self.interpolation else {
-            let message =
-                format!("images of {grid:?} patches do not fit the model, which has {learned} by {learned} patches");
-            return Err(value_error(message, "resize the images to `image_size` of the configuration"));
-        };
-        let table = positions.get(entries..).reshape([learned, learned, features]);
-        let table = interpolation.of_table(&table, grid)?;
-        Ok(concatenate(&[positions.get(..entries).astype(DType::F32), table], 0))
-    }
-}
-
-impl Interpolation {
-    /// Interpolates a table of positions, `[rows, columns, features]`, to another grid. The result is `[rows * columns, features]`.
-    pub fn of_table(self, table: &Array, grid: [usize; 2]) -> Result<Array> {
-        let &[rows, columns, features] = table.shape() else { return Ok(table.clone()) };
-        let weights = match self {
-            Interpolation::Bicubic => bicubic_weights,
-            Interpolation::FilteredBicubic => filtered_weights,
-            Interpolation::FilteredLinear => linear_weights,
-            Interpolation::Linear => bilinear_weights,
-        };
-        let [down, right] = [weights(rows, grid[0])?, weights(columns, grid[1])?];
-        let table = table.astype(DType::F32);
-        Ok(einsum("ia,jb,abf->ijf", &[&down, &right, &table]).reshape([-1, features as i32]))
-    }
-}
-
-/// Returns the weights `[to, from]` of linear interpolation without antialiasing, as in PyTorch's `interpolate`. Entries at the border
-/// are repeated.
-pub(super) fn bilinear_weights(from: usize, to: usize) -> Result<Array> {
-    let mut weights = vec![0.0f32; to * from];
-    for row in 0..to {
-        let center = ((row as f64 + 0.5) * from as f64 / to as f64 - 0.5).max(0.0);
-        let (first, share) = ((center as usize).min(from - 1), center.fract());
-        weights[row * from + first] += (1.0 - share) as f32;
-        weights[row * from + (first + 1).min(from - 1)] += share as f32;
-    }
-    Array::from_vec(weights, &[to, from])
-}
-
-/// Repeats entries for each image of `patches`, `[batch, patches, features]`. The result has the shape `[batch,
-/// entries, features]`.
-fn for_each_image(entries: &Array, patches: &Array) -> Array {
-    let (batch, features) = (patches.shape()[0], patches.shape()[2]);
-    let entries = entries.astype(patches.dtype()).reshape([1, -1, features as i32]);
-    let count = entries.shape()[1];
-    reshard_like(entries.broadcast_to([batch, count, features]), patches)
-}
-
-/// Returns the weights `[to, from]` of bicubic interpolation with antialiasing, as in PyTorch's `interpolate`. The
-/// filter is as wide as a new entry, and its cubic function is smoother than the one without antialiasing.
-fn filtered_weights(from: usize, to: usize) -> Result<Array> {
-    let mut weights = vec![0.0f32; to * from];
-    let scale = from as f64 / to as f64;
-    let width = scale.max(1.0);
-    for row in 0..to {
-        let center = scale * (row as f64 + 0.5);
-        let first = (center - 2.0 * width + 0.5).max(0.0) as usize;
-        let end = ((center + 2.0 * width + 0.5) as usize).min(from);
-        let cubic: Vec<f64> = (first..end).map(|column| smooth_cubic((column as f64 - center + 0.5) / width)).collect();
-        let sum: f64 = cubic.iter().sum();
-        for (column, weight) in (first..end).zip(cubic) {
-            weights[row * from + column] = (weight / sum) as f32;
-        }
-    }
-    Array::from_vec(weights, &[to, from])
-}
-
-/// Returns the weights `[to, from]` of linear interpolation with antialiasing, as in PyTorch's `interpolate`. The filter is as wide
-/// as a new entry.
-pub(super) fn linear_weights(from: usize, to: usize) -> Result<Array> {
-    let scale = from as f64 / to as f64;
-    let width = scale.max(1.0);
-    let mut weights = Vec::with_capacity(to * from);
-    for row in 0..to {
-        let center = scale * (row as f64 + 0.5) - 0.5;
-        let heights = (0..from).map(|column| (1.0 - (column as f64 - center).abs() / width).max(0.0));
-        let sum: f64 = heights.clone().sum();
-        weights.extend(heights.map(|height| (height / sum) as f32));
-    }
-    Array::from_vec(weights, &[to, from])
-}
-
-/// The cubic function of interpolation with antialiasing, at a distance from the center.
-fn smooth_cubic(distance: f64) -> f64 {
-    match distance.abs() {
-        t if t < 1.0 => (1.5 * t - 2.5) * t * t + 1.0,
-        t if t < 2.0 => ((-0.5 * t + 2.5) * t - 4.0) * t + 2.0,
-        _ => 0.0,
-    }
-}
-
-/// Returns the weights `[to, from]` of bicubic interpolation, as in PyTorch's `interpolate`. Entries at the border are
-/// repeated.
-fn bicubic_weights(from: usize, to: usize) -> Result<Array> {
-    let mut weights = vec![0.0f32; to * from];
-    for row in 0..to {
-        let center = (row as f64 + 0.5) * from as f64 / to as f64 - 0.5;
-        let (first, t) = (center.floor() as i64, center - center.floor());
-        for (offset, weight) in
-            [(-1, cubic_far(1.0 + t)), (0, cubic_near(t)), (1, cubic_near(1.0 - t)), (2, cubic_far(2.0 - t))]
-        {
-            let column = (first + offset).clamp(0, from as i64 - 1) as usize;
-            weights[row * from + column] += weight as f32;
-        }
-    }
-    Array::from_vec(weights, &[to, from])
-}
-
-/// Returns the names of [`Patches`] at a key path: the convolution, the learned entry, and the positions.
-pub(super) fn patch_keys(path: &str, [conv, class, positions]: &[String; 3]) -> KeyMap {
-    KeyMap::new().conv(&format!("{path}.conv"), conv).array(format!("{path}.class"), class, Layout::Same).array(
-        format!("{path}.positions"),
-        positions,
-        Layout::Same,
-    )
-}
-
 /// Returns the names of blocks at a key path: queries, keys, values and outputs of attention, the norms, and the MLP.
 pub(super) fn block_keys(path: &str, attention: &[String; 4], norms: &[String; 2], mlp: &[String; 2]) -> KeyMap {
     let layers = ["query", "key", "value", "out"].iter().zip(attention);
@@ -410,6 +174,17 @@ pub(super) fn block_keys(path: &str, attention: &[String; 4], norms: &[String; 2
         .norm(&format!("{path}.mlp_norm"), &norms[1])
         .linear(&format!("{path}.mlp.up"), &mlp[0])
         .linear(&format!("{path}.mlp.down"), &mlp[1])
+}
+
+/// The norms of a ViT's block.
+pub(super) const VIT_NORMS: [&str; 2] = ["layernorm_before", "layernorm_after"];
+
+/// Returns the names of a ViT's blocks, `blocks[*]`, which begin with `layer`.
+pub(super) fn vit_block_keys(layer: &str, norms: [&str; 2], mlp: [&str; 2]) -> KeyMap {
+    let attention = ["attention.query", "attention.key", "attention.value", "output.dense"];
+    let attention = attention.map(|part| format!("{layer}.attention.{part}"));
+    let [norms, mlp] = [norms, mlp].map(|parts| parts.map(|part| format!("{layer}.{part}")));
+    block_keys("blocks[*]", &attention, &norms, &mlp)
 }
 
 /// The initial value of the learned factors of a block.
@@ -426,19 +201,6 @@ fn scale_if_present(scale: &Option<Array>, y: Array) -> Array {
 
 pub(super) fn small_normal(shape: &[usize], rngs: &mut Rngs) -> Array {
     (random::normal_dtype(rngs.params(), shape, DType::F32) * 0.02).astype(rngs.policy().param_dtype)
-}
-
-/// The parameter of cubic interpolation in PyTorch.
-const CUBIC_SHARPNESS: f64 = -0.75;
-
-/// Returns the weight of a point at a distance of at most 1.
-fn cubic_near(t: f64) -> f64 {
-    ((CUBIC_SHARPNESS + 2.0) * t - (CUBIC_SHARPNESS + 3.0)) * t * t + 1.0
-}
-
-/// Returns the weight of a point at a distance between 1 and 2.
-fn cubic_far(t: f64) -> f64 {
-    ((CUBIC_SHARPNESS * t - 5.0 * CUBIC_SHARPNESS) * t + 8.0 * CUBIC_SHARPNESS) * t - 4.0 * CUBIC_SHARPNESS
 }
 
 /// Removes the biases of queries, keys and values.

@@ -2,7 +2,7 @@
 
 use shardax_nn::prelude::*;
 
-use super::encoder::linear_weights;
+use super::interpolation::linear_weights;
 use super::vision::{FrozenNorm, check_channels, frozen_norm_keys, skip_features_of_stages, stage_keys, stages};
 use super::{Config, KeyMap, Pretrained, attention, check_type};
 use crate::Activation;
@@ -181,8 +181,7 @@ impl Pretrained for Segformer {
 
 /// Returns the head that `architectures` names. The default is the head for classes of images.
 fn head(fields: &super::Fields) -> Result<SegformerHead> {
-    let list = fields.list_opt("architectures")?;
-    let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("ForImageClassification");
+    let name = fields.class()?.unwrap_or("ForImageClassification");
     let classes = fields.count_opt("id2label")?.filter(|count| *count > 0).unwrap_or(2);
     match name.rsplit_once("For").map_or(name, |(_, head)| head) {
         "ImageClassification" => Ok(SegformerHead::Classes(classes)),

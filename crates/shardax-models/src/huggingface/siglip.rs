@@ -4,7 +4,9 @@ use shardax_nn::prelude::*;
 
 use super::clip::{blocks, tower, tower_keys, tower_norm};
 use super::config::Fields;
-use super::encoder::{EncoderBlock, Interpolation, PatchSizes, Patches};
+use super::encoder::EncoderBlock;
+use super::interpolation::Interpolation;
+use super::patches::{PatchSizes, Patches};
 use super::{ClipTower, Config, KeyMap, Layout, Pretrained, attention};
 use crate::Mlp;
 use crate::decoder::check_positions;

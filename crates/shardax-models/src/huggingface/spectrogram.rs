@@ -2,13 +2,14 @@
 
 use shardax_nn::prelude::*;
 
-use super::config::Fields;
-use super::encoder::{BlockSizes, EncoderBlock, block_keys, small_normal};
+use super::encoder::{BlockSizes, EncoderBlock, VIT_NORMS, small_normal, vit_block_keys};
+use super::patches::for_each_image;
+use super::vision::classes_of_head;
 use super::{Config, KeyMap, Layout, Pretrained, check_type};
 use crate::Activation;
 use crate::error::value_error;
 use crate::ranks::allow_any_ranks;
-use crate::shardings::{gather_positions, reshard_like};
+use crate::shardings::gather_positions;
 
 /// The architecture of a [`SpectrogramEncoder`].
 #[derive(Clone, Debug, PartialEq)]
@@ -84,7 +85,7 @@ impl Pretrained for SpectrogramEncoder {
             qkv_bias: fields.flag("qkv_bias")?,
             hidden_act: fields.activation("hidden_act")?,
             layer_norm_eps: fields.number("layer_norm_eps")?,
-            classes: classes(&fields)?,
+            classes: classes_of_head(&fields, "ForAudioClassification")?,
         };
         // A spectrogram that is smaller than a patch would have no patches.
         for (name, size) in [("num_mel_bins", read.num_mel_bins), ("max_length", read.max_length)] {
@@ -101,17 +102,8 @@ impl Pretrained for SpectrogramEncoder {
     fn make(config: &SpectrogramConfig, rngs: &mut Rngs) -> Result<Self> {
         let features = config.hidden_size;
         let patches = Conv::builder(1, features, [config.patch_size; 2]).padding(Padding::Valid);
-        let sizes = BlockSizes {
-            features,
-            hidden: config.intermediate_size,
-            heads: config.num_attention_heads,
-            epsilon: config.layer_norm_eps,
-            activation: config.hidden_act,
-            is_gated: false,
-            is_causal: false,
-            qkv_bias: config.qkv_bias,
-            has_scales: false,
-        };
+        let sizes = [features, config.intermediate_size, config.num_attention_heads];
+        let sizes = BlockSizes::new(sizes, config.hidden_act, config.layer_norm_eps, config.qkv_bias);
         let norm = LayerNorm::builder(features).epsilon(config.layer_norm_eps).build(rngs);
         // Two entries precede the patches: one of the class, and one for distillation.
         Ok(SpectrogramEncoder {
@@ -148,29 +140,12 @@ impl SpectrogramConfig {
     }
 }
 
-/// Returns the number of classes, or `None` if `architectures` names the class without a head.
-fn classes(fields: &Fields) -> Result<Option<usize>> {
-    let list = fields.list_opt("architectures")?;
-    let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("ForAudioClassification");
-    match name {
-        name if name.ends_with("ForAudioClassification") => {
-            Ok(Some(fields.count_opt("id2label")?.filter(|count| *count > 0).unwrap_or(2)))
-        }
-        name if name.ends_with("Model") => Ok(None),
-        other => Err(fields.error(format!("the class {other:?} of `architectures` is not supported"))),
-    }
-}
-
 /// Returns the names of the arrays.
 fn keys(config: &SpectrogramConfig) -> KeyMap {
     let base = "audio_spectrogram_transformer.";
     let prefix = if config.classes.is_some() { base } else { "" };
     let layer = format!("{prefix}encoder.layer.*");
-    let attention = ["attention.query", "attention.key", "attention.value", "output.dense"];
-    let attention = attention.map(|part| format!("{layer}.attention.{part}"));
-    let norms = ["layernorm_before", "layernorm_after"].map(|part| format!("{layer}.{part}"));
-    let mlp = ["intermediate.dense", "output.dense"].map(|part| format!("{layer}.{part}"));
-    let keys = block_keys("blocks[*]", &attention, &norms, &mlp)
+    let keys = vit_block_keys(&layer, VIT_NORMS, ["intermediate.dense", "output.dense"])
         .conv("patches", &format!("{prefix}embeddings.patch_embeddings.projection"))
         .array("class", format!("{prefix}embeddings.cls_token"), Layout::Same)
         .array("distillation", format!("{prefix}embeddings.distillation_token"), Layout::Same)
@@ -194,8 +169,8 @@ impl SpectrogramEncoder {
         let x = self.patches.forward(gather_positions(x).transpose([0, 2, 1]).expand_dims(-1));
         let &[batch, rows, columns, features] = x.shape() else { return x };
         let x = x.reshape([batch, rows * columns, features]);
-        let entry = |entry: &Array| reshard_like(entry.astype(x.dtype()).broadcast_to([batch, 1, features]), &x);
-        let x = concatenate(&[entry(&self.class), entry(&self.distillation), x.clone()], 1);
+        let entries = [&self.class, &self.distillation].map(|entry| for_each_image(entry, &x));
+        let x = concatenate(&[&entries[0], &entries[1], &x], 1);
         let x = &x + self.positions.reshape([-1, features as i32]).astype(x.dtype());
         let x = self.blocks.iter().fold(x, |x, block| block.forward(x));
         self.norm.forward(x)

@@ -3,6 +3,7 @@
 use shardax_nn::prelude::*;
 
 use super::config::Fields;
+use super::encoder::small_normal;
 use super::{KeyMap, Layout};
 use crate::Activation;
 use crate::error::value_error;
@@ -51,12 +52,16 @@ impl StagedConfig {
     }
 }
 
-/// Returns the number of classes, or `None` if `architectures` names a class without a head.
+/// Returns the number of classes of images, or `None` if `architectures` names a class without a head.
 pub(super) fn classes(fields: &Fields) -> Result<Option<usize>> {
-    let list = fields.list_opt("architectures")?;
-    let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("ForImageClassification");
-    match name {
-        name if name.ends_with("ForImageClassification") => classes_of(fields).map(Some),
+    classes_of_head(fields, "ForImageClassification")
+}
+
+/// Returns the number of classes, or `None` if `architectures` names a class without a head. `head` is the end of the other class'
+/// name, which is the default.
+pub(super) fn classes_of_head(fields: &Fields, head: &str) -> Result<Option<usize>> {
+    match fields.class()?.unwrap_or(head) {
+        name if name.ends_with(head) => classes_of(fields).map(Some),
         name if name.ends_with("Model") => Ok(None),
         other => Err(fields.error(format!("the class {other:?} of `architectures` is not supported"))),
     }
@@ -206,4 +211,31 @@ pub(super) fn frozen_norm_keys(keys: KeyMap, path: &str, name: &str) -> KeyMap {
     });
     // The number of training steps.
     keys.ignore(&format!("{name}.num_batches_tracked"))
+}
+
+/// A transposed convolution whose kernel is as large as its stride.
+#[derive(Module, Clone, Debug)]
+pub(super) struct Upsample {
+    /// `[features before, features, rows, columns]`
+    kernel: Array,
+    bias: Array,
+}
+
+impl Upsample {
+    /// Creates a layer that makes rows and columns larger by this factor.
+    pub fn new([before, features]: [usize; 2], factor: usize, rngs: &mut Rngs) -> Upsample {
+        Upsample {
+            kernel: small_normal(&[before, features, factor, factor], rngs),
+            bias: zeros_dtype([features], rngs.policy().param_dtype),
+        }
+    }
+
+    pub fn forward(&self, x: Array) -> Array {
+        let (&[batch, rows, columns, _], &[_, features, factor, _]) = (x.shape(), self.kernel.shape()) else {
+            return x;
+        };
+        let squares = einsum("bijc,coyx->biyjxo", &[&x, &self.kernel.astype(x.dtype())]);
+        let y = squares.reshape([batch, rows * factor, columns * factor, features]);
+        &y + self.bias.astype(y.dtype())
+    }
 }

@@ -4,9 +4,11 @@ use shardax_nn::prelude::*;
 
 use super::config::Fields;
 use super::encoder::{
-    BlockSizes, EncoderBlock, Interpolation, PatchSizes, Patches, Places, block_keys, distance_count, grid_angles,
-    grid_distances, patch_keys, scores_of, small_normal,
+    BlockSizes, EncoderBlock, Places, VIT_NORMS, block_keys, distance_count, grid_angles, grid_distances, scores_of,
+    small_normal, vit_block_keys,
 };
+use super::interpolation::Interpolation;
+use super::patches::{PatchSizes, Patches, patch_keys};
 use super::{Config, KeyMap, Layout, Pretrained, known_type};
 use crate::Activation;
 use crate::error::value_error;
@@ -161,16 +163,11 @@ impl Pretrained for Vit {
                 _ => Interpolation::FilteredBicubic,
             }),
         };
+        let sizes = [features, config.intermediate_size, config.num_attention_heads];
         let sizes = BlockSizes {
-            features,
-            hidden: config.intermediate_size,
-            heads: config.num_attention_heads,
-            epsilon: config.layer_norm_eps,
-            activation: config.hidden_act,
             is_gated: config.is_gated,
-            is_causal: false,
-            qkv_bias: config.qkv_bias,
             has_scales: config.has_scales,
+            ..BlockSizes::new(sizes, config.hidden_act, config.layer_norm_eps, config.qkv_bias)
         };
         let patches = Patches::new(&patches, rngs)?;
         let mut blocks: Vec<EncoderBlock> =
@@ -354,9 +351,8 @@ fn dino_biases(fields: &Fields) -> Result<bool> {
 /// Returns the head that `architectures` names. The default is the head for classes, except for DINOv3, which has no such
 /// class.
 fn head_of(fields: &Fields, kind: &str) -> Result<VitHead> {
-    let list = fields.list_opt("architectures")?;
     let default = if matches!(kind, "dinov3_vit" | "vit_mae") { "Model" } else { "ForImageClassification" };
-    let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or(default);
+    let name = fields.class()?.unwrap_or(default);
     let count = fields.count_opt("id2label")?.filter(|count| *count > 0).unwrap_or(2);
     Ok(match name.rsplit_once("For").map_or(name, |(_, head)| head) {
         "ImageClassification" if matches!(kind, "beit" | "data2vec-vision") && fields.flag("use_mean_pooling")? => {
@@ -411,17 +407,14 @@ fn keys(kind: &str, config: &VitConfig) -> KeyMap {
     };
     let prefix = if config.head == VitHead::None && kind != DPT { "" } else { base.as_str() };
     let layer = format!("{prefix}encoder.layer.*");
-    let attention = ["attention.query", "attention.key", "attention.value", "output.dense"];
-    let attention = attention.map(|part| format!("{layer}.attention.{part}"));
     // BEiT has ViT's names and these.
     let (table, scales) = ("relative_position_bias.relative_position_bias_table", ["lambda_1", "lambda_2"]);
     let is_beit = matches!(kind, "beit" | "data2vec-vision");
     let scales = if is_beit { scales } else { ["layer_scale1.lambda1", "layer_scale2.lambda1"] };
     let (norms, mlp) = match kind {
         "dinov2" | "dinov2_with_registers" => (["norm1", "norm2"], ["mlp.fc1", "mlp.fc2"]),
-        _ => (["layernorm_before", "layernorm_after"], ["intermediate.dense", "output.dense"]),
+        _ => (VIT_NORMS, ["intermediate.dense", "output.dense"]),
     };
-    let (norms, mlp) = (norms.map(|part| format!("{layer}.{part}")), mlp.map(|part| format!("{layer}.{part}")));
     let embeddings = ["patch_embeddings.projection", "cls_token", "position_embeddings"];
     let embeddings = embeddings.map(|part| format!("{prefix}embeddings.{part}"));
     let mut keys = patch_keys("patches", &embeddings);
@@ -433,7 +426,7 @@ fn keys(kind: &str, config: &VitConfig) -> KeyMap {
             .weights("blocks[*].mlp.up", &joined, Layout::Rows { start: hidden, end: both, of: both })
             .linear("blocks[*].mlp.down", &format!("{layer}.mlp.weights_out"));
     }
-    let blocks = block_keys("blocks[*]", &attention, &norms, &mlp);
+    let blocks = vit_block_keys(&layer, norms, mlp);
     let keys = keys
         .and(blocks)
         .array("patches.mask", format!("{prefix}embeddings.mask_token"), Layout::Same)

@@ -3,8 +3,9 @@
 use shardax_nn::prelude::*;
 
 use super::config::Fields;
-use super::depth::{layers, resized};
-use super::encoder::{BlockSizes, EncoderBlock, bilinear_weights, block_keys, small_normal};
+use super::depth::layers;
+use super::encoder::{BlockSizes, EncoderBlock, VIT_NORMS, small_normal, vit_block_keys};
+use super::interpolation::{bilinear_weights, resized};
 use super::vision::{FrozenNorm, classes_of, frozen_norm_keys};
 use super::{Config, KeyMap, Layout, Pretrained, check_type};
 use crate::Activation;
@@ -117,17 +118,8 @@ impl Pretrained for VitPose {
         let features = config.hidden_size;
         let around = PADDING as i64;
         let patches = Conv::builder(config.num_channels, features, config.patch_size).strides(config.patch_size);
-        let sizes = BlockSizes {
-            features,
-            hidden: config.intermediate_size,
-            heads: config.num_attention_heads,
-            epsilon: config.layer_norm_eps,
-            activation: config.hidden_act,
-            is_gated: false,
-            is_causal: false,
-            qkv_bias: config.qkv_bias,
-            has_scales: false,
-        };
+        let sizes = [features, config.intermediate_size, config.num_attention_heads];
+        let sizes = BlockSizes::new(sizes, config.hidden_act, config.layer_norm_eps, config.qkv_bias);
         let grid = config.grid();
         let doublings: Vec<Doubling> = match config.scale {
             Some(_) => Vec::new(),
@@ -205,11 +197,7 @@ fn check(about: &Fields, config: &VitPoseConfig) -> Result<()> {
 /// Returns the names of the arrays.
 fn keys(config: &VitPoseConfig) -> KeyMap {
     let layer = "backbone.encoder.layer.*";
-    let attention = ["attention.query", "attention.key", "attention.value", "output.dense"];
-    let attention = attention.map(|part| format!("{layer}.attention.{part}"));
-    let norms = ["layernorm_before", "layernorm_after"].map(|part| format!("{layer}.{part}"));
-    let mlp = ["mlp.fc1", "mlp.fc2"].map(|part| format!("{layer}.{part}"));
-    let keys = block_keys("blocks[*]", &attention, &norms, &mlp)
+    let keys = vit_block_keys(layer, VIT_NORMS, ["mlp.fc1", "mlp.fc2"])
         .conv("patches", "backbone.embeddings.patch_embeddings.projection")
         .array("positions", "backbone.embeddings.position_embeddings", Layout::Same)
         .norm("norm", "backbone.layernorm")

@@ -363,8 +363,7 @@ fn distances(fields: &Fields) -> Result<SoundDistances> {
 
 /// Returns the head that `architectures` names. The default is the head for letters.
 fn head(fields: &Fields) -> Result<SoundHead> {
-    let list = fields.list_opt("architectures")?;
-    let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("ForCTC");
+    let name = fields.class()?.unwrap_or("ForCTC");
     match name {
         // The files for pretraining have an encoder with other layers.
         name if name.ends_with("Model") || name.ends_with("ForPreTraining") => Ok(SoundHead::None),
@@ -406,8 +405,7 @@ fn check_and_skip(fields: &Fields) -> Result<()> {
 
 /// Returns the names of the arrays.
 fn keys(fields: &Fields, kind: &str, config: &SoundEncoderConfig) -> Result<KeyMap> {
-    let list = fields.list_opt("architectures")?;
-    let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("ForCTC");
+    let name = fields.class()?.unwrap_or("ForCTC");
     let base = format!("{}.", kind.replace('-', "_"));
     let prefix = if name.ends_with("Model") { "" } else { base.as_str() };
     let layer = format!("{prefix}encoder.layers.*");

@@ -2,14 +2,14 @@
 
 use shardax_nn::prelude::*;
 
-use super::config::Fields;
-use super::encoder::{BlockSizes, EncoderBlock, Interpolation, block_keys, small_normal};
-use super::vision::{check_channels, classes_of};
+use super::encoder::{BlockSizes, EncoderBlock, VIT_NORMS, small_normal, vit_block_keys};
+use super::interpolation::Interpolation;
+use super::patches::{for_each_image, interpolated};
+use super::vision::{check_channels, classes_of_head};
 use super::{Config, KeyMap, Layout, Pretrained, check_type};
 use crate::Activation;
 use crate::error::value_error;
 use crate::ranks::allow_any_ranks;
-use crate::shardings::reshard_like;
 
 /// The architecture of a [`Yolos`].
 #[derive(Clone, Debug, PartialEq)]
@@ -89,7 +89,7 @@ impl Pretrained for Yolos {
             qkv_bias: fields.flag("qkv_bias")?,
             hidden_act: fields.activation("hidden_act")?,
             layer_norm_eps: fields.number("layer_norm_eps")?,
-            classes: classes(&fields)?,
+            classes: classes_of_head(&fields, "ForObjectDetection")?,
         };
         if read.grid().contains(&0) {
             return Err(fields.error("`image_size` is less than a patch"));
@@ -112,17 +112,8 @@ impl Pretrained for Yolos {
     fn make(config: &YolosConfig, rngs: &mut Rngs) -> Result<Self> {
         let features = config.hidden_size;
         let patches = Conv::builder(config.num_channels, features, [config.patch_size; 2]);
-        let sizes = BlockSizes {
-            features,
-            hidden: config.intermediate_size,
-            heads: config.num_attention_heads,
-            epsilon: config.layer_norm_eps,
-            activation: config.hidden_act,
-            is_gated: false,
-            is_causal: false,
-            qkv_bias: config.qkv_bias,
-            has_scales: false,
-        };
+        let sizes = [features, config.intermediate_size, config.num_attention_heads];
+        let sizes = BlockSizes::new(sizes, config.hidden_act, config.layer_norm_eps, config.qkv_bias);
         let (length, layers) = (config.length(), config.num_hidden_layers);
         let has_later = config.use_mid_position_embeddings && layers > 1;
         let head = |outputs: usize, rngs: &mut Rngs| {
@@ -174,26 +165,11 @@ impl YolosConfig {
     }
 }
 
-/// Returns the number of classes, or `None` if `architectures` names the class without a head.
-fn classes(fields: &Fields) -> Result<Option<usize>> {
-    let list = fields.list_opt("architectures")?;
-    let name = list.and_then(|list| list.first()).and_then(|name| name.as_str()).unwrap_or("ForObjectDetection");
-    match name {
-        name if name.ends_with("ForObjectDetection") => classes_of(fields).map(Some),
-        name if name.ends_with("Model") => Ok(None),
-        other => Err(fields.error(format!("the class {other:?} of `architectures` is not supported"))),
-    }
-}
-
 /// Returns the names of the arrays. Files of a model without a head have no prefix.
 fn keys(config: &YolosConfig) -> KeyMap {
     let prefix = if config.classes.is_some() { "vit." } else { "" };
     let layer = format!("{prefix}encoder.layer.*");
-    let attention = ["attention.query", "attention.key", "attention.value", "output.dense"];
-    let attention = attention.map(|part| format!("{layer}.attention.{part}"));
-    let norms = ["layernorm_before", "layernorm_after"].map(|part| format!("{layer}.{part}"));
-    let mlp = ["intermediate.dense", "output.dense"].map(|part| format!("{layer}.{part}"));
-    let keys = block_keys("blocks[*]", &attention, &norms, &mlp)
+    let keys = vit_block_keys(&layer, VIT_NORMS, ["intermediate.dense", "output.dense"])
         .conv("patches", &format!("{prefix}embeddings.patch_embeddings.projection"))
         .array("class", format!("{prefix}embeddings.cls_token"), Layout::Same)
         .array("objects", format!("{prefix}embeddings.detection_tokens"), Layout::Same)
@@ -241,11 +217,7 @@ impl Yolos {
         let x = self.patches.forward(images);
         let &[batch, rows, columns, features] = x.shape() else { return Ok(x) };
         let x = x.reshape([batch, rows * columns, features]);
-        let entries = |entries: &Array| {
-            let shape = [batch, entries.shape()[1], features];
-            reshard_like(entries.astype(x.dtype()).broadcast_to(shape), &x)
-        };
-        let all = concatenate(&[entries(&self.class), x.clone(), entries(&self.objects)], 1);
+        let all = concatenate(&[for_each_image(&self.class, &x), x.clone(), for_each_image(&self.objects, &x)], 1);
         let mut x = &all + self.positions_of(&self.positions, [rows, columns], all.dtype())?;
         for (index, block) in self.blocks.iter().enumerate() {
             x = block.forward(x);
@@ -259,15 +231,11 @@ impl Yolos {
 
     /// Returns the positions for a grid of patches from a table `[1, 1 + patches + objects, features]`.
     fn positions_of(&self, table: &Array, grid: [usize; 2], dtype: DType) -> Result<Array> {
-        let features = table.shape()[2];
-        let (table, end) = (table.reshape([-1, features as i32]), 1 + self.grid[0] * self.grid[1]);
+        let table = table.reshape([-1, table.shape()[2] as i32]);
         if grid == self.grid {
             return Ok(table.astype(dtype));
         }
-        let patches = table.get(1..end).reshape([self.grid[0], self.grid[1], features]);
-        let patches = Interpolation::Bicubic.of_table(&patches, grid)?.astype(dtype);
-        let table = table.astype(dtype);
-        Ok(concatenate(&[table.get(..1), patches, table.get(end..)], 0))
+        Ok(interpolated(&table, Interpolation::Bicubic, 1, [self.grid, grid])?.astype(dtype))
     }
 
     /// Returns `true` if the model detects objects. Otherwise it computes only features.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use shardax_models::huggingface::Weights;
 use shardax_models::{
     Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, DepthEstimator, Detr, EncoderDecoder, MobileBert,
-    MobileNet, ModernBert, Pretrained, Resnet, Segformer, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose,
-    Yolos,
+    MobileNet, ModernBert, Pretrained, Resnet, Sam, SamPrompts, Segformer, Siglip, SoundEncoder, SpectrogramEncoder,
+    Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -125,6 +125,13 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
         "yolos" => {
             let model = Yolos::from_pretrained(folder)?;
             jit(|model: Yolos, images: Array| model.forward(images).0).call((&model, images))
+        }
+        "sam" => {
+            let model = Sam::from_pretrained(folder)?;
+            let prompts = SamPrompts::new().points(case.get("input_points")?, case.get("input_labels")?);
+            let prompts = prompts.boxes(case.get("input_boxes")?).masks(case.get("input_masks")?.squeeze(1));
+            let (masks, scores) = model.forward(images, &prompts);
+            Ok(concatenate(&[masks.reshape([-1]), scores.reshape([-1])], 0))
         }
         "detr" | "table-transformer" => {
             let model = Detr::from_pretrained(folder)?;
