@@ -1,13 +1,17 @@
 //! Products of rows and a matrix of integers of 4 or 8 bits in groups, each with a scale and possibly a minimum. The
 //! matrix is never widened in memory, because reading it takes most of the time. A few rows are multiplied with
 //! integers that are widened in registers (`few.rs`, `bytes.rs`), and more rows with panels that are widened into the
-//! cache (`panel.rs`).
+//! cache: as bf16 for the tile registers of AMX (`tiles.rs`), or as f32 (`panel.rs`).
 //!
 //! XLA (xla-cpu-pjrt 0.0.1) writes the entire matrix in f32 first, and reads elements of 4 bits one at a time.
 
 mod bytes;
 mod few;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod group_products;
 mod panel;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod tiles;
 mod words;
 
 use std::marker::PhantomData;
@@ -110,9 +114,10 @@ impl GroupNumbers<'_> {
 /// Multiplies rows, `[rows, depth]`, with the transpose of a matrix of integers in groups, `[columns, depth]`. The result is
 /// `[rows, columns]`.
 ///
-/// Sums are in f32. Up to 8 rows are multiplied with the integers, and the sums of a group with its scale; more rows
-/// are multiplied with elements that are rounded to f32. Elements of the rows below 2⁻¹¹⁸ can be treated as zero.
-/// Allocates as much memory as 1,024 rows have, and 256 KiB for each thread.
+/// Sums are in f32. Up to 8 rows are multiplied with the integers, and the sums of a group with its scale, and so are more rows
+/// if the processor has AMX; otherwise more rows are multiplied with elements that are rounded to f32. Elements of the rows
+/// below 2⁻¹⁰² can lose digits, and those below 2⁻¹¹⁸ can be treated as zero.
+/// Allocates as much memory as 1,024 rows have, or 4 MiB for AMX, and 256 KiB for each thread with 8 KiB for 16 rows.
 ///
 /// ```
 /// use shardax_cpu_kernels::{GroupNumbers, GroupedIntegers, GroupedMatrix, View, grouped_rows};
@@ -173,6 +178,11 @@ fn multiply<U: Unit>(
     mut out: ArrayViewMut2<'_, f32>,
     threads: usize,
 ) -> Result<()> {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    if let Some(registers) = tiles::registers_for(out.nrows()) {
+        tiles::multiply(registers, lhs, packed, out, threads);
+        return Ok(());
+    }
     let [_, groups, size] = packed.matrix.shape;
     for (rows, out) in lhs.chunks(ROWS_PER_CHUNK * groups * size).zip(out.axis_chunks_iter_mut(Axis(0), ROWS_PER_CHUNK))
     {

@@ -13,7 +13,7 @@ mod pack;
 mod tests;
 mod tile;
 #[cfg_attr(not(all(target_arch = "x86_64", target_os = "linux")), path = "no_tile_registers.rs")]
-mod tile_registers;
+pub(crate) mod tile_registers;
 
 use half::bf16;
 use ndarray::{ArrayViewMut2, ArrayViewMut3, Axis, s};

@@ -8,20 +8,23 @@ use std::sync::OnceLock;
 use super::COLUMNS;
 use super::amx::{STEP, Sums, TileProduct, WORDS};
 
-/// The permission to use the registers. A value exists only where the processor has them and Linux saves them.
+/// The permission to use the registers. A value exists only where the processor has them and AVX-512, and Linux saves them.
 #[derive(Clone, Copy)]
-pub(super) struct TileRegisters(());
+pub(crate) struct TileRegisters(());
 
 /// Returns the permission, which a process must request from Linux once.
-pub(super) fn tile_registers() -> Option<TileRegisters> {
+pub(crate) fn tile_registers() -> Option<TileRegisters> {
     static IS_PERMITTED: OnceLock<bool> = OnceLock::new();
     IS_PERMITTED.get_or_init(|| has_instructions() && request_registers()).then_some(TileRegisters(()))
 }
 
-/// Returns `true` if the processor has tile registers with products of bf16 and of int8.
+/// Returns `true` if the processor has AVX-512 and tile registers with products of bf16 and of int8.
 fn has_instructions() -> bool {
     const BF16_TILE_INT8: u32 = 1 << 22 | 1 << 24 | 1 << 25;
-    // SAFETY: all processors with AVX-512 have this leaf; the callers checked that. Later versions of Rust need no `unsafe`.
+    if !is_x86_feature_detected!("avx512f") || !is_x86_feature_detected!("avx512bw") {
+        return false;
+    }
+    // SAFETY: all processors with AVX-512 have this leaf. Later versions of Rust need no `unsafe`.
     #[allow(unused_unsafe)]
     let features = unsafe { __cpuid_count(7, 0) };
     features.edx & BF16_TILE_INT8 == BF16_TILE_INT8
@@ -40,7 +43,7 @@ fn request_registers() -> bool {
     result == 0
 }
 
-/// The sizes of the eight registers: 16 rows of 64 bytes.
+/// The sizes of the eight registers.
 #[repr(C, align(64))]
 struct Sizes {
     palette: u8,
@@ -50,16 +53,19 @@ struct Sizes {
     rows: [u8; 16],
 }
 
-const REGISTERS: usize = 8;
+pub(crate) const REGISTERS: usize = 8;
 
 /// Registers of a thread that have sizes. They are released when it is dropped, so that Linux need not save them.
-pub(super) struct Configured(());
+pub(crate) struct Configured(());
 
-impl Configured {
-    fn new(_: TileRegisters) -> Self {
+impl TileRegisters {
+    /// Gives the registers of the thread these numbers of rows, and of words in a row: 16 at most, more are read as 16.
+    pub(crate) fn configure(self, sizes_in_words: [[usize; 2]; REGISTERS]) -> Configured {
         let mut sizes = Sizes { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
-        sizes.row_bytes[..REGISTERS].fill(64);
-        sizes.rows[..REGISTERS].fill(WORDS as u8);
+        for (register, [rows, words]) in sizes_in_words.into_iter().enumerate() {
+            sizes.rows[register] = rows.clamp(1, WORDS) as u8;
+            sizes.row_bytes[register] = 4 * words.clamp(1, WORDS) as u16;
+        }
         // SAFETY: the processor has the registers, and the sizes are valid.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const sizes, options(nostack, readonly)) };
         Configured(())
@@ -138,7 +144,7 @@ impl Bf16Tiles {
 
 impl TileProduct<f32> for Bf16Tiles {
     fn configure(self) -> Configured {
-        Configured::new(self.0)
+        self.0.configure([[WORDS; 2]; REGISTERS])
     }
 
     fn multiply(self, left: &[[u32; STEP]], right: &[[u32; STEP]], sums: &mut Sums<f32>) {
@@ -154,7 +160,7 @@ impl Int8Tiles {
 
 impl TileProduct<i32> for Int8Tiles {
     fn configure(self) -> Configured {
-        Configured::new(self.0)
+        self.0.configure([[WORDS; 2]; REGISTERS])
     }
 
     fn multiply(self, left: &[[u32; STEP]], right: &[[u32; STEP]], sums: &mut Sums<i32>) {

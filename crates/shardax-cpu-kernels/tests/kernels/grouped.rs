@@ -97,15 +97,56 @@ fn grouped_rows_multiply_scaled_integers() {
             );
         }
     }
-    // Groups of 16 have integers of 8 bits only.
-    let values: Vec<i8> = bytes(48).into_iter().map(|byte| byte as i8).collect();
-    let integers = GroupedIntegers::Signed8(&values);
-    let scales = GroupNumbers::F32(&[1.0, 2.0, 3.0]);
-    for rows in [1, 4, 20] {
-        for minima in [None, Some(GroupNumbers::F32(&[0.5, -1.0, 2.0]))] {
-            check_products(rows, GroupedMatrix { shape: [1, 3, 16], integers, scales, minima });
+    // Groups of 16 and 48 have integers of 8 bits only.
+    for shape in [[1, 3, 16], [35, 19, 16], [17, 7, 48]] {
+        let values: Vec<i8> = bytes(shape.iter().product()).into_iter().map(|byte| byte as i8).collect();
+        let integers = GroupedIntegers::Signed8(&values);
+        let (scales, minima) = (noise(shape[0] * shape[1], 4), noise(shape[0] * shape[1], 5));
+        for rows in [1, 4, 20] {
+            for minima in [None, Some(GroupNumbers::F32(&minima))] {
+                check_products(rows, GroupedMatrix { shape, integers, scales: GroupNumbers::F32(&scales), minima });
+            }
         }
     }
+}
+
+/// Every number of rows that is computed differently. Elements that are not finite or very large stay in their row.
+#[test]
+fn grouped_rows_of_infinities_and_nan() {
+    let values = [3i8, -2].repeat(32);
+    let matrix = GroupedMatrix {
+        shape: [1, 2, 32],
+        integers: GroupedIntegers::Signed8(&values),
+        scales: GroupNumbers::F32(&[0.5, 1.0]),
+        minima: None,
+    };
+    for rows in [3, 6, 40] {
+        let mut x = vec![1.0; rows * 64];
+        (x[0], x[64], x[2 * 64 + 1]) = (f32::NAN, f32::INFINITY, 1e36);
+        let mut product = vec![0.0; rows];
+        grouped_rows(view(&[rows, 64], &x), matrix, &mut product, 1).unwrap();
+        assert!(product[0].is_nan(), "{rows}: {product:?}");
+        assert_eq!(product[1], f32::INFINITY, "{rows}");
+        assert_eq!(product[2], -1e36, "{rows}");
+        assert!(product[3..].iter().all(|sum| *sum == 24.0), "{rows}: {product:?}");
+    }
+}
+
+/// Each number has as many digits as the processor's products of f32 have.
+#[test]
+fn grouped_rows_keep_all_digits() {
+    let matrix = GroupedMatrix {
+        shape: [1, 1, 32],
+        integers: GroupedIntegers::Signed8(&[1; 32]),
+        scales: GroupNumbers::F32(&[1.0]),
+        minima: None,
+    };
+    let numbers = [1.0 + f32::EPSILON, -1.0 / 3.0, f32::MAX, 16_777_215.0, 1e-30, -0.1, 1.1e30];
+    let mut x = vec![0.0; numbers.len() * 32];
+    (0..numbers.len()).for_each(|row| x[row * 32 + 3 * row] = numbers[row]);
+    let mut product = [0.0; 7];
+    grouped_rows(view(&[7, 32], &x), matrix, &mut product, 1).unwrap();
+    assert_eq!(product, numbers);
 }
 
 /// Integers at every position of a word, with all values, times one element that is not zero.
