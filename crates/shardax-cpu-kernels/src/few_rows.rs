@@ -11,7 +11,7 @@ use ndarray::{ArrayViewMut2, Axis};
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::per_type::per_type;
-use crate::product::Multiply;
+use crate::prefetch::{AHEAD, prefetch};
 use crate::tasks::run_tasks;
 use crate::view::check;
 use crate::{Result, ShapeError, View};
@@ -30,8 +30,8 @@ const SUMS_PER_BLOCK: usize = 16384;
 /// The number of rows of the matrix, or of vectors of a sum, that are added at once.
 const UNROLL: usize = 4;
 
-/// The number of columns whose elements stay in registers while all rows are multiplied with them.
-const CHUNK_WIDTH: usize = 32;
+/// The number of columns whose elements stay in registers while all rows are multiplied with them: a vector of AVX-512, or two of AVX2.
+const LANES: usize = 16;
 
 /// The minimum number of elements of the matrix for each thread.
 const MIN_ELEMENTS_PER_THREAD: usize = 1 << 18;
@@ -186,17 +186,20 @@ impl<W: Weight> Part<'_, '_, W> {
             for k in (start..fours).step_by(UNROLL) {
                 let rows: [_; UNROLL] =
                     std::array::from_fn(|i| &self.rhs.data()[(k + i) * stride..][self.columns.clone()]);
-                let chunks = rows.map(|row| row.as_chunks::<CHUNK_WIDTH>().0);
+                let chunks = rows.map(|row| row.as_chunks::<LANES>().0);
                 // Elements are widened once for all rows of the operand.
-                for index in 0..width / CHUNK_WIDTH {
-                    let mut chunk = [[0.0; CHUNK_WIDTH]; UNROLL];
-                    chunk.iter_mut().zip(chunks).for_each(|(chunk, chunks)| widen(&chunks[index], chunk));
+                for index in 0..width / LANES {
+                    prefetch_rows(self.rhs, &self.columns, k, index * LANES + AHEAD / UNROLL / size_of::<W>());
+                    let mut chunk = [[0.0; LANES]; UNROLL];
+                    for (wide, chunks) in chunk.iter_mut().zip(chunks) {
+                        widen(&chunks[index], wide);
+                    }
                     for (x, sums) in self.lhs.chunks_exact(depth).zip(sums.chunks_exact_mut(width)) {
                         let factors = [x[k], x[k + 1], x[k + 2], x[k + 3]];
-                        add_rows(simd, factors, &chunk, &mut sums.as_chunks_mut::<CHUNK_WIDTH>().0[index]);
+                        add_rows(simd, factors, &chunk, &mut sums.as_chunks_mut().0[index]);
                     }
                 }
-                let in_chunks = width / CHUNK_WIDTH * CHUNK_WIDTH;
+                let in_chunks = width / LANES * LANES;
                 for (x, sums) in self.lhs.chunks_exact(depth).zip(sums.chunks_exact_mut(width)) {
                     for (j, sum) in sums.iter_mut().enumerate().skip(in_chunks) {
                         let products = rows.iter().zip(&x[k..k + UNROLL]).map(|(row, x)| x * row[j].widened());
@@ -223,7 +226,12 @@ impl<W: Weight> Part<'_, '_, W> {
         self.scratch.resize(depth, 0.0);
         let matrix = &self.rhs.data()[self.columns.start * depth..self.columns.end * depth];
         for (w, mut out) in matrix.chunks_exact(depth).zip(self.out.columns_mut()) {
-            widen(w, self.scratch);
+            let ((w, w_rest), (wide, wide_rest)) = (w.as_chunks::<LANES>(), self.scratch.as_chunks_mut::<LANES>());
+            for (w, wide) in w.iter().zip(wide) {
+                prefetch(w, AHEAD / size_of::<W>());
+                widen(w, wide);
+            }
+            wide_rest.iter_mut().zip(w_rest).for_each(|(wide, w)| *wide = w.widened());
             for (x, out) in self.lhs.chunks_exact(depth).zip(&mut out) {
                 *out = sum_of_products(simd, x, self.scratch);
             }
@@ -231,25 +239,33 @@ impl<W: Weight> Part<'_, '_, W> {
     }
 }
 
+/// Requests elements of the four rows from `k` on, or of the next four if the rows have fewer columns.
+#[inline(always)]
+fn prefetch_rows<W>(matrix: View<'_, W>, columns: &Range<usize>, k: usize, column: usize) {
+    let width = columns.len();
+    let (k, column) = if column < width { (k, column) } else { (k + UNROLL, (column - width).min(width)) };
+    (k..k + UNROLL).for_each(|k| prefetch(matrix.data(), k * matrix.shape()[1] + columns.start + column));
+}
+
 /// Adds the elements of rows times their factors.
 #[inline(always)]
-fn add_rows<S: Simd>(
-    simd: S,
-    factors: [f32; UNROLL],
-    rows: &[[f32; CHUNK_WIDTH]; UNROLL],
-    sums: &mut [f32; CHUNK_WIDTH],
-) {
-    for (j, sum) in sums.iter_mut().enumerate() {
+fn add_rows<S: Simd>(simd: S, factors: [f32; UNROLL], rows: &[[f32; LANES]; UNROLL], sums: &mut [f32; LANES]) {
+    let factors = factors.map(|factor| simd.splat_f32s(factor));
+    let rows = rows.each_ref().map(|row| S::as_simd_f32s(row).0);
+    for (i, sum) in S::as_mut_simd_f32s(sums).0.iter_mut().enumerate() {
         // Two short chains of additions.
-        let low = f32::multiply_add(simd, factors[1], rows[1][j], factors[0] * rows[0][j]);
-        let high = f32::multiply_add(simd, factors[3], rows[3][j], factors[2] * rows[2][j]);
-        *sum += low + high;
+        let low = simd.mul_add_e_f32s(factors[1], rows[1][i], simd.mul_f32s(factors[0], rows[0][i]));
+        let high = simd.mul_add_e_f32s(factors[3], rows[3][i], simd.mul_f32s(factors[2], rows[2][i]));
+        *sum = simd.add_f32s(*sum, simd.add_f32s(low, high));
     }
 }
 
+/// Widens elements. `array::map` would not always be inlined, and would then have no vectors.
 #[inline(always)]
-fn widen<W: Weight>(from: &[W], to: &mut [f32]) {
-    to.iter_mut().zip(from).for_each(|(to, from)| *to = from.widened());
+fn widen<W: Weight>(from: &[W; LANES], to: &mut [f32; LANES]) {
+    for i in 0..LANES {
+        to[i] = from[i].widened();
+    }
 }
 
 /// The sum of the products of the elements of two slices.

@@ -74,6 +74,7 @@ mod patches;
 mod per_type;
 mod phases;
 mod power;
+mod prefetch;
 mod product;
 mod radix;
 #[cfg(feature = "decompositions")]

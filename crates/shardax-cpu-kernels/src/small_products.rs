@@ -155,7 +155,12 @@ fn load<T: Float, const W: usize>(matrices: &SmallMatrices<'_, T>, index: usize,
         match (matrices.is_transposed, elements[k * row_stride..].first_chunk::<W>()) {
             (false, Some(elements)) => *row = *elements,
             (false, None) => row[..columns].copy_from_slice(&elements[k * row_stride..][..columns]),
-            (true, _) => (0..columns).for_each(|j| row[j] = elements[k * row_stride + j * column_stride]),
+            // A closure would be a call for each row.
+            (true, _) => {
+                for (j, element) in row[..columns].iter_mut().enumerate() {
+                    *element = elements[k * row_stride + j * column_stride];
+                }
+            }
         }
     }
 }

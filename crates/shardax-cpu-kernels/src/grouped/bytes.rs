@@ -8,6 +8,7 @@ use pulp::{Arch, Simd, WithSimd, bytemuck};
 use super::words::{LANES, Lanes, Signed8};
 use super::{GroupedMatrix, Packed};
 use crate::few_rows::sum_of_products;
+use crate::prefetch::{AHEAD, prefetch};
 use crate::tasks::run_tasks;
 
 /// The number of columns of the result for each task.
@@ -70,14 +71,17 @@ impl Part<'_, '_> {
         let GroupedMatrix { shape: [_, groups, size], .. } = packed.matrix;
         let rows: [&[Lanes]; H] =
             std::array::from_fn(|i| rows[i * groups * size..(i + 1) * groups * size].as_chunks().0);
+        let matrix: &[i8] = bytemuck::cast_slice(packed.words.as_flattened());
         let per_group = size / LANES;
         for (column, mut out) in (start..).zip(out.columns_mut()) {
             let range = column * groups..(column + 1) * groups;
             packed.matrix.scales.widen(range.clone(), scales);
-            let integers: &[i8] = bytemuck::cast_slice(packed.row(column).as_flattened());
+            let first = column * groups * size;
+            let integers = &matrix[first..first + groups * size];
             let mut totals = [[0.0; LANES]; H];
             let parts = integers.as_chunks::<LANES>().0.chunks_exact(per_group);
             for (group, (integers, scale)) in parts.zip(&*scales).enumerate() {
+                prefetch(matrix, first + group * size + AHEAD);
                 let xs = rows.map(|row| &row[group * per_group..(group + 1) * per_group]);
                 // The integers of a group are summed without their scale.
                 let mut sums = [[0.0; LANES]; H];

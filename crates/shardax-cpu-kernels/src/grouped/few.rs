@@ -6,6 +6,7 @@ use pulp::{Arch, Simd, WithSimd};
 use super::words::{Lanes, Rows, Unit, load, vectors};
 use super::{GroupedMatrix, Packed};
 use crate::few_rows::sum_of_products;
+use crate::prefetch::{AHEAD, prefetch};
 use crate::tasks::run_tasks;
 
 /// The number of columns of the result for each task.
@@ -124,6 +125,7 @@ impl<U: Unit> Part<'_, '_, U> {
         let vectors = vectors::<S>();
         let mut totals = [[simd.splat_f32s(0.0); C]; H];
         for i in 0..self.rows.depth / (S::F32_LANES * U::PER_WORD) {
+            words.iter().for_each(|words| prefetch(words, i * S::F32_LANES + AHEAD / size_of::<[u8; 4]>()));
             let words: [_; C] = std::array::from_fn(|column| load::<S>(words[column], i));
             let first = i / vectors * vectors * U::PER_WORD + i % vectors;
             // The integers of a group are summed without their scale, which is then multiplied once for each word.

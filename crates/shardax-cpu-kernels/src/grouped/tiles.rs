@@ -11,6 +11,7 @@ use super::group_products::{Groups, Line, PARTS, SIDE, add, configure, widen};
 use super::words::{Lanes, Unit};
 use super::{GroupedMatrix, Packed};
 use crate::low_precision::tile_registers::{Configured, TileRegisters, tile_registers};
+use crate::prefetch::prefetch;
 use crate::scratch::Scratch;
 use crate::tasks::run_tasks;
 
@@ -348,7 +349,11 @@ fn widen_panel<U: Unit>(
     let bytes_of_group = 2 * steps.pairs * steps.per_group * U::BITS / 8;
     for (index, column) in columns.enumerate() {
         let bytes = packed.row(column).as_flattened();
-        let bytes = &bytes[groups.start * bytes_of_group..groups.end * bytes_of_group];
+        let range = groups.start * bytes_of_group..groups.end * bytes_of_group;
+        // The same part of a column of the next panel.
+        let ahead = SIDE * bytes.len() + range.start;
+        (ahead..ahead + range.len()).step_by(size_of::<Line>()).for_each(|byte| prefetch(bytes, byte));
+        let bytes = &bytes[range];
         widen::<U>(configured, bytes, steps.pairs, index, lines);
     }
 }

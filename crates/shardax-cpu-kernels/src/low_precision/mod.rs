@@ -20,6 +20,7 @@ use ndarray::{ArrayViewMut2, ArrayViewMut3, Axis, s};
 use pulp::{Simd, WithSimd};
 
 use crate::per_type::per_type;
+use crate::prefetch::prefetch;
 use crate::tasks::run_tasks;
 use crate::view::check;
 use crate::{Result, View};
@@ -37,6 +38,9 @@ const DEPTH: usize = 256;
 
 /// The number of words of each column that are packed at a time if there are few rows.
 const FEW_DEPTH: usize = if cfg!(test) { 8 } else { 64 };
+
+/// The number of panels of columns that are requested together if rows of the matrix are read in place.
+const PANELS_AHEAD: usize = 4;
 
 /// The maximum number of words of a packed block of the left and of the right operand. A block has one tile's rows or columns at
 /// least. Tests have several blocks of small operands.
@@ -366,7 +370,10 @@ fn multiply_few<U: Unit, R: Rounded<U::Sum>, const H: usize>(
             let mut part_sums = [[U::Sum::default(); COLUMNS]; H];
             // A matrix in row order needs no packing if the unit can join its rows in registers.
             let is_multiplied = match columns.full_rows(COLUMNS, depth * U::GROUP) {
-                Some((right, stride)) => unit.tile_of_rows(rows, right, stride, &mut part_sums),
+                Some((right, stride)) => {
+                    prefetch_panels(right, [depth * U::GROUP, stride], panel % PANELS_AHEAD);
+                    unit.tile_of_rows(rows, right, stride, &mut part_sums)
+                }
                 None => false,
             };
             if !is_multiplied {
@@ -389,6 +396,18 @@ fn multiply_few<U: Unit, R: Rounded<U::Sum>, const H: usize>(
         for (mut out, sums) in out.rows_mut().into_iter().zip(sums) {
             let Some(out) = out.as_slice_mut() else { continue };
             write::<U, R>(&mut out[start..end], sums, excess);
+        }
+    }
+}
+
+/// Requests the next panels of some rows of a matrix. Each of [`PANELS_AHEAD`] panels requests its part of the rows, because memory
+/// delivers lines that follow each other faster than lines of other rows.
+#[inline(always)]
+fn prefetch_panels<T>(matrix: &[T], [rows, stride]: [usize; 2], panel: usize) {
+    let part = rows.div_ceil(PANELS_AHEAD);
+    for row in panel * part..((panel + 1) * part).min(rows) {
+        for next in PANELS_AHEAD - panel..2 * PANELS_AHEAD - panel {
+            prefetch(matrix, row * stride + next * COLUMNS);
         }
     }
 }

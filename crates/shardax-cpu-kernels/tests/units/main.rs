@@ -10,6 +10,8 @@ mod exp;
 mod low_precision;
 #[path = "../../src/per_type.rs"]
 mod per_type;
+#[path = "../../src/prefetch.rs"]
+mod prefetch;
 #[path = "../../src/scratch.rs"]
 mod scratch;
 #[path = "../../src/tasks.rs"]
