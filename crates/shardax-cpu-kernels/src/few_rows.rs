@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use half::{bf16, f16};
-use ndarray::{ArrayViewMut2, Axis};
+use ndarray::{ArrayViewMut1, ArrayViewMut2, Axis, s};
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::per_type::per_type;
@@ -29,6 +29,12 @@ const SUMS_PER_BLOCK: usize = 16384;
 
 /// The number of rows of the matrix, or of vectors of a sum, that are added at once.
 const UNROLL: usize = 4;
+
+/// The number of sums of each row and column that are computed at once, so that an addition need not wait for the one before.
+const CHAINS: usize = 4;
+
+/// The number of rows that a column of contiguous elements is multiplied with at once.
+const ROWS_OF_COLUMN: usize = 4;
 
 /// The number of columns whose elements stay in registers while all rows are multiplied with them: a vector of AVX-512, or two of AVX2.
 const LANES: usize = 16;
@@ -223,19 +229,53 @@ impl<W: Weight> Part<'_, '_, W> {
     #[inline(always)]
     fn by_columns<S: Simd>(mut self, simd: S) {
         let depth = self.rhs.shape()[1];
-        self.scratch.resize(depth, 0.0);
         let matrix = &self.rhs.data()[self.columns.start * depth..self.columns.end * depth];
-        for (w, mut out) in matrix.chunks_exact(depth).zip(self.out.columns_mut()) {
-            let ((w, w_rest), (wide, wide_rest)) = (w.as_chunks::<LANES>(), self.scratch.as_chunks_mut::<LANES>());
-            for (w, wide) in w.iter().zip(wide) {
-                prefetch(w, AHEAD / size_of::<W>());
-                widen(w, wide);
-            }
-            wide_rest.iter_mut().zip(w_rest).for_each(|(wide, w)| *wide = w.widened());
-            for (x, out) in self.lhs.chunks_exact(depth).zip(&mut out) {
-                *out = sum_of_products(simd, x, self.scratch);
+        for (column, w) in matrix.chunks_exact(depth).enumerate() {
+            for (first, x) in (0..).step_by(ROWS_OF_COLUMN).zip(self.lhs.chunks(ROWS_OF_COLUMN * depth)) {
+                let mut out = self.out.slice_mut(s![first.., column]);
+                match x.len() / depth {
+                    1 => write_products::<S, W, 1>(simd, x, w, &mut out),
+                    2 => write_products::<S, W, 2>(simd, x, w, &mut out),
+                    3 => write_products::<S, W, 3>(simd, x, w, &mut out),
+                    _ => write_products::<S, W, ROWS_OF_COLUMN>(simd, x, w, &mut out),
+                }
             }
         }
+    }
+}
+
+/// Writes the products of `H` rows and a column, whose elements are widened once for all rows.
+#[inline(always)]
+fn write_products<S: Simd, W: Weight, const H: usize>(simd: S, x: &[f32], w: &[W], out: &mut ArrayViewMut1<'_, f32>) {
+    let rows: [&[f32]; H] = std::array::from_fn(|i| &x[i * w.len()..(i + 1) * w.len()]);
+    let mut sums = [[[0.0; LANES]; CHAINS]; H];
+    let blocks = w.as_chunks::<LANES>().0.as_chunks::<CHAINS>().0;
+    for (block, w) in blocks.iter().enumerate() {
+        for (chain, w) in w.iter().enumerate() {
+            let start = (block * CHAINS + chain) * LANES;
+            prefetch(w, AHEAD / size_of::<W>());
+            let mut wide = [0.0; LANES];
+            widen(w, &mut wide);
+            for (sums, row) in sums.iter_mut().zip(rows) {
+                let (x, _) = row[start..start + LANES].as_chunks::<LANES>();
+                add_products(simd, &wide, &x[0], &mut sums[chain]);
+            }
+        }
+    }
+    let in_blocks = blocks.len() * CHAINS * LANES;
+    for ((out, sums), row) in out.iter_mut().zip(&sums).zip(rows) {
+        let rest: f32 = row[in_blocks..].iter().zip(&w[in_blocks..]).map(|(x, w)| x * w.widened()).sum();
+        let vectors = S::as_simd_f32s(sums.as_flattened()).0.iter();
+        *out = rest + simd.reduce_sum_f32s(vectors.fold(simd.splat_f32s(0.0), |sum, x| simd.add_f32s(sum, *x)));
+    }
+}
+
+/// Adds the products of two vectors' elements to a third.
+#[inline(always)]
+pub(crate) fn add_products<S: Simd>(simd: S, x: &[f32; LANES], y: &[f32; LANES], sums: &mut [f32; LANES]) {
+    let (x, y, sums) = (S::as_simd_f32s(x).0, S::as_simd_f32s(y).0, S::as_mut_simd_f32s(sums).0);
+    for ((x, y), sum) in x.iter().zip(y).zip(sums) {
+        *sum = simd.mul_add_e_f32s(*x, *y, *sum);
     }
 }
 

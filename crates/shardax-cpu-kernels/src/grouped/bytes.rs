@@ -7,7 +7,7 @@ use pulp::{Arch, Simd, WithSimd, bytemuck};
 
 use super::words::{LANES, Lanes, Signed8};
 use super::{GroupedMatrix, Packed};
-use crate::few_rows::sum_of_products;
+use crate::few_rows::{add_products, sum_of_products};
 use crate::prefetch::{AHEAD, prefetch};
 use crate::tasks::run_tasks;
 
@@ -108,14 +108,5 @@ impl Part<'_, '_> {
                 out[row] = total - minima;
             }
         }
-    }
-}
-
-/// Adds the products of two vectors' elements to a third.
-#[inline(always)]
-fn add_products<S: Simd>(simd: S, x: &Lanes, y: &Lanes, sums: &mut Lanes) {
-    let (x, y, sums) = (S::as_simd_f32s(x).0, S::as_simd_f32s(y).0, S::as_mut_simd_f32s(sums).0);
-    for ((x, y), sum) in x.iter().zip(y).zip(sums) {
-        *sum = simd.mul_add_e_f32s(*x, *y, *sum);
     }
 }
