@@ -385,6 +385,7 @@ SIGLIP = {"model_type": "siglip_vision_model", **SMALL_TOWER}
 SAM = {"hidden_size": 16, "output_channels": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 64, "patch_size": 16,
        "mlp_dim": 16, "window_size": 2, "global_attn_indexes": [0]}
 SOUND = {"d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 16}
+HEARING = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_mel_bins": 8}
 QFORMER = {**SMALL_TOWER, "encoder_hidden_size": 16, "vocab_size": 8, "max_position_embeddings": 8}
 GLM = {**TEXT, "rope_scaling": {"type": "default", "mrope_section": [1, 1, 0]}}
 GLM_TOWER = {"depth": 1, "hidden_size": 16, "num_heads": 2, "image_size": 8, "patch_size": 4, "out_hidden_size": 16, "intermediate_size": 16}
@@ -580,6 +581,38 @@ TEXTS = {
     "nemotron_h_omni": {"image_token_id": 30, "projector_hidden_size": 16, "vision_hidden_size": 16,
                         "text_config": {**{k: v for k, v in DECODER.items() if k != "num_hidden_layers"}, **SMALL_NEMOTRON, "model_type": "nemotron_h"},
                         "vision_config": {"model_type": "radio", **SMALL_TOWER, "video_temporal_patch_size": 2}, "audio_config": None},
+    # Half of the layers attend to images.
+    "mllama": {"image_token_index": 32, "text_config": {**TEXT, "num_hidden_layers": 4, "cross_attention_layers": [1, 2],
+                                                        "rope_scaling": {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0,
+                                                                         "high_freq_factor": 4.0, "original_max_position_embeddings": 8}},
+               "vision_config": {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_global_layers": 1, "attention_heads": 2,
+                                 "image_size": 8, "patch_size": 4, "vision_output_dim": 32, "max_num_tiles": 1,
+                                 "intermediate_layers_indices": [0], "supported_aspect_ratios": [[1, 1]]}},
+    **{kind: {"audio_token_index": 30, "text_config": {**TEXT, "model_type": text}, "audio_config": {**SOUND, **sizes}}
+       for kind, text, sizes in [("qwen2_audio", "qwen2", {"num_mel_bins": 8, "max_source_positions": 10})]},
+    **{kind: {"audio_token_id": 30, "text_config": {**TEXT, **fields, "model_type": text}, "audio_config": {**HEARING, **sizes}}
+       for kind, text, fields, sizes in [
+           ("voxtral", "llama", {"head_dim": 8}, {"intermediate_size": 64}),
+           ("audioflamingo3", "qwen2", {}, {}),
+           ("musicflamingo", "qwen2", {}, {"model_type": "audioflamingo3_encoder"}),
+           ("glmasr", "llama", {}, {"intermediate_size": 64}),
+           ("moss_transcribe_diarize", "qwen3", {"head_dim": 8}, {"max_source_positions": 10}),
+       ]},
+    "qwen3_asr": {"audio_token_id": 30, "text_config": {**TEXT, "model_type": "qwen3", "head_dim": 8},
+                  "audio_config": {**SOUND, "num_mel_bins": 8, "output_dim": 16, "downsample_hidden_size": 4}},
+    "fun_asr_nano": {"audio_token_id": 30, "text_config": {**TEXT, "model_type": "qwen3", "head_dim": 8},
+                     "audio_config": {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+                                      "num_timestamp_prediction_layers": 1, "num_mel_bins": 4},
+                     "adaptor_config": {"hidden_size": 16, "intermediate_size": 4, "num_attention_heads": 2, "num_hidden_layers": 1,
+                                        "projector_hidden_size": 16}},
+    "vibevoice_asr": {"audio_token_id": 30, "text_config": {**TEXT, "model_type": "qwen2"},
+                      **{f"{part}_tokenizer_encoder_config": {"hidden_size": 4, "num_filters": 2, "depths": [1, 1], "downsampling_ratios": [2]}
+                         for part in ["semantic", "acoustic"]}},
+    **{kind: {"audio_token_index": 30, "text_config": {**TEXT, **GRANITE, "model_type": "granite"}, "window_size": 4, "downsample_rate": 2,
+              "encoder_config": {"input_dim": 8, "hidden_dim": 16, "num_layers": 1, "num_heads": 2, "output_dim": 4, "context_size": 4,
+                                 "max_pos_emb": 8, "feedforward_mult": 1, "dim_head": 8},
+              "projector_config": {**QFORMER, "model_type": "blip_2_qformer"}}
+       for kind in ["granite_speech", "granite_speech_plus"]},
     "hunyuan_alpha": {**TEXT, "model_type": "hunyuan_v1_dense", "head_dim": 8,
                       "rope_scaling": {"type": "dynamic", "alpha": 10.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
                                        "mscale_all_dim": 1.0}},
@@ -588,7 +621,8 @@ TEXTS = {
 
 # The starts of names of arrays for images and sounds.
 IMAGE_ARRAYS = re.compile(r"^(model\.)?(vision|visual|vit\.|image|audio|aligner|projector|connector|vqmodel|generation|merger|mlp_AR|mlp1|high_res|"
-                          r"qformer|query_tokens|language_projection|resampler|layerwise|spatial|mm_projector|multi_modal_projector|embed_vision|embed_audio|blocks|patch_embed|pos_embed)")
+                          r"qformer|query_tokens|language_projection|resampler|layerwise|spatial|mm_projector|multi_modal_projector|embed_vision|embed_audio|blocks|patch_embed|pos_embed|"
+                          r"encoder|adaptor|acoustic|semantic|(language_model\\.)?layers\\.[12]\\.cross)")
 
 
 def remove_images(folder):
@@ -616,6 +650,13 @@ def only_text(name, fields, text):
     (OUT / name / "config.json").write_text(text)
 
 
+def class_of_texts(config, is_wrapper):
+    """The class that writes texts about images or sound, or only texts."""
+    classes = [transformers.AutoModelForImageTextToText, transformers.AutoModelForSpeechSeq2Seq, transformers.AutoModelForSeq2SeqLM]
+    kinds = [kind for kind in classes if type(config) in kind._model_mapping]
+    return kinds[0] if is_wrapper else transformers.AutoModelForCausalLM
+
+
 def texts(names):
     """Saves models of text and images with the logits of a text, and configurations that transformers writes otherwise."""
     for name, fields in TEXTS.items():
@@ -632,8 +673,7 @@ def texts(names):
         config = transformers.AutoConfig.from_pretrained(folder)
         config._attn_implementation = "eager"
         is_wrapper = "vision_config" in fields or "text_config" in fields
-        kind = transformers.AutoModelForImageTextToText if is_wrapper else transformers.AutoModelForCausalLM
-        model = kind.from_config(config)
+        model = class_of_texts(config, is_wrapper).from_config(config)
         randomize(model)
         inputs = {"input_ids": torch.randint(0, 28, (2, 9))}
         if name in ("blip_2", "instructblip", "instructblipvideo"):

@@ -255,6 +255,46 @@ def greedy(model, inputs, start, length):
     return tokens[:, 1:]
 
 
+LED = {"vocab_size": VOCABULARY, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+       "decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 20, "max_encoder_position_embeddings": 24,
+       "max_decoder_position_embeddings": 16, "attention_window": [4, 6]}
+
+
+def led():
+    """With padding, and a token that sees all tokens."""
+    model = transformers.LEDForConditionalGeneration(transformers.LEDConfig(**LED))
+    randomize(model)
+    model.final_logits_bias.copy_(torch.randn_like(model.final_logits_bias) * 0.5)
+    mask = torch.tensor([[1] * 11, [1] * 8 + [0] * 3])
+    tokens, everywhere = torch.randint(3, VOCABULARY, (2, 11)), torch.tensor([[1, 0, 0, 0, 0, 1] + [0] * 5] * 2)
+    inputs = {"input_ids": tokens, "attention_mask": mask, "global_attention_mask": everywhere, "decoder_input_ids": torch.randint(3, VOCABULARY, (2, 6))}
+    with torch.no_grad():
+        logits = model(**inputs).logits
+        near = model(**{**inputs, "global_attention_mask": None}).logits
+    written("led", model, {**inputs, "logits": logits, "logits_near": near})
+
+
+def languages():
+    """A model with the adapter of one language, and the file of another language with other letters."""
+    model = transformers.Wav2Vec2ForCTC(transformers.Wav2Vec2Config(**{**WAVES, "do_stable_layer_norm": True, "adapter_attn_dim": 5}))
+    randomize(model)
+    samples = torch.randn(2, 400)
+    arrays = {"input_values": samples, "attention_mask": torch.ones(2, 400, dtype=torch.int32)}
+    with torch.no_grad():
+        arrays["logits"] = model(samples).logits
+    written("wav2vec2_languages", model, arrays)
+    adapter = {key: value for key, value in model._get_adapters().items()}
+    adapter["lm_head.weight"], adapter["lm_head.bias"] = torch.zeros(7, 16), torch.zeros(7)
+    adapter = {key: value + torch.randn_like(value) * 0.5 for key, value in adapter.items()}
+    folder = OUT / "wav2vec2_languages"
+    save_file({key: value.contiguous() for key, value in adapter.items()}, folder / "adapter.fra.safetensors")
+    model = transformers.Wav2Vec2ForCTC.from_pretrained(folder)
+    model.load_adapter("fra")
+    with torch.no_grad():
+        arrays["logits_fra"] = model.eval()(samples).logits
+    save_file({key: value.contiguous() for key, value in arrays.items()}, folder / "case.safetensors")
+
+
 def pair(name, kind, **options):
     """An encoder of texts with a decoder that has positions of its own."""
     t = transformers
@@ -559,6 +599,8 @@ CASES = {
     "umt5": lambda: t5("umt5", tied=False, kind="UMT5"),
     "bart": lambda: pair("bart", "Bart", scale_embedding=True),
     "mbart": lambda: pair("mbart", "MBart"),
+    "led": led,
+    "wav2vec2_languages": languages,
     "blenderbot": lambda: pair("blenderbot", "Blenderbot", scale_embedding=True),
     "blenderbot_small": lambda: pair("blenderbot_small", "BlenderbotSmall", scale_embedding=True),
     "plbart": lambda: pair("plbart", "PLBart"),

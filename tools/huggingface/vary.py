@@ -20,8 +20,8 @@ from transformers import (AutoConfig, AutoModel, AutoModelForAudioClassification
                           AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoModelForZeroShotImageClassification)
 
 from defaults import defaults
-from towers import AST, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DONUT, DPT, DPT_ENCODER, SAM, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS, random_tables
-from generate import DISTANCES, DISTILLED, FAMILIES, DECODER, GPT, KV, MODERN, SIZES, VOCABULARY, randomize, sizes_of
+from towers import AST, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DONUT, DPT, DPT_ENCODER, LED, SAM, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS, random_tables
+from generate import DISTANCES, DISTILLED, FAMILIES, DECODER, GPT, KV, MODERN, SIZES, TEXTS as PUBLISHED, VOCABULARY, class_of_texts, randomize, sizes_of
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -76,6 +76,7 @@ OTHERS = {
         **{kind: T5 for kind in ["t5", "mt5", "umt5"]},
         **{kind: PAIR for kind in ["bart", "mbart", "marian", "pegasus", "m2m_100", "blenderbot", "blenderbot-small", "plbart", "mvp"]},
     },
+    transformers.LEDForConditionalGeneration: {"led": LED},
     AutoModelForSpeechSeq2Seq: {"whisper": SOUND},
     AutoModelForDepthEstimation: {
         "depth_anything": {**DEPTH, "backbone_config": {"model_type": "dinov2", **DEPTH_ENCODER, "out_indices": [1, 2, 3, 4]}},
@@ -120,6 +121,9 @@ TOWERS = {
                                ("siglip2", {"projection_size": 16}, {"num_patches": 4})]
 }
 OTHERS[transformers.VitPoseForPoseEstimation] = {"vitpose": {**LABELS, "backbone_config": {"model_type": "vitpose_backbone", **VITPOSE}}}
+# Models with sound or images whose texts are read: the fields of the text vary.
+WRAPPED = ["mllama", "qwen2_audio", "voxtral", "audioflamingo3", "musicflamingo", "glmasr", "moss_transcribe_diarize", "qwen3_asr", "fun_asr_nano",
+           "vibevoice_asr", "granite_speech", "granite_speech_plus"]
 # Encoders of images with decoders of texts.
 TOWERS["donut"] = {"encoder": {"model_type": "donut-swin", **DONUT},
                    "decoder": {"model_type": "mbart", **PAIR, "is_decoder": True, "add_cross_attention": True}}
@@ -263,6 +267,18 @@ def code_of(kind):
     return "".join(path.read_text() for path in folder.glob("*.py")) + "rope_theta rope_scaling rope_parameters partial_rotary_factor sliding_window"
 
 
+def fields_of_wrapped(kind, base):
+    """The fields of a model with sound or images, whose text has other fields."""
+    text = base["text_config"]
+    varied = [{**base, "text_config": other} for other in fields_of(text.get("model_type", "mllama_text_model"), text)]
+    # The decoder's class of other models is not varied here.
+    without = [{**base, "text_config": {key: value for key, value in text.items() if key != name}} for name in text]
+    tied = [{**base, "tie_word_embeddings": value} for value in [True, False]]
+    tied += [{**base, "text_config": {**text, "tie_word_embeddings": value}} for value in [True, False]]
+    cross = [{**base, "text_config": {**text, "cross_attention_layers": layers}} for layers in [[], [0], [3], [0, 1, 2, 3], [9], None]]
+    return varied + without + tied + (cross if kind == "mllama" else [])
+
+
 def fields_of_towers(kind, base):
     """The fields of a model of texts and images, where either part has other fields."""
     varied = [base]
@@ -310,7 +326,7 @@ def images_of(config):
 def inputs_of(kind, config):
     """The inputs of a model for transformers, and those for the test, which has the channels of images last."""
     texts = {"input_ids": torch.randint(2, 31, (2, 9))}
-    if CLASSES.get(kind) is AutoModelForSeq2SeqLM:
+    if CLASSES.get(kind) in (AutoModelForSeq2SeqLM, transformers.LEDForConditionalGeneration):
         texts["decoder_input_ids"] = torch.randint(2, VOCABULARY, (2, 6))
     if CLASSES.get(kind) is AutoModelForAudioClassification:
         inputs = {"input_values": torch.randn(2, config.max_length, config.num_mel_bins)}
@@ -370,7 +386,8 @@ def logits_of(output):
 def vary(out, kind, base):
     """Saves what transformers can make of these fields."""
     count = 0
-    all_fields = fields_of_towers(kind, base) if kind in TOWERS else fields_of(kind, base)
+    makes_fields = fields_of_wrapped if kind in WRAPPED else fields_of_towers if kind in TOWERS else fields_of
+    all_fields = makes_fields(kind, base)
     for number, fields in enumerate(all_fields):
         folder = out / f"{kind}_{number}"
         folder.mkdir(parents=True)
@@ -380,7 +397,7 @@ def vary(out, kind, base):
             torch.manual_seed(5)
             config = AutoConfig.from_pretrained(folder)
             config._attn_implementation = "eager"
-            class_of_kind = CLASSES.get(kind, AutoModelForCausalLM)
+            class_of_kind = class_of_texts(config, True) if kind in WRAPPED else CLASSES.get(kind, AutoModelForCausalLM)
             model = class_of_kind.from_config(config) if hasattr(class_of_kind, "from_config") else class_of_kind(config)
             randomize(model)
             random_tables(model)
@@ -413,7 +430,7 @@ def main():
     for _, kind, fields in FAMILIES:
         name = getattr(transformers, f"{kind}Config").model_type
         types.setdefault(name, {**sizes_of(kind), **fields, **WIDER.get(name, {})})
-    types |= {kind: base for kinds in OTHERS.values() for kind, base in kinds.items()} | TOWERS
+    types |= {kind: base for kinds in OTHERS.values() for kind, base in kinds.items()} | TOWERS | {kind: PUBLISHED[kind] for kind in WRAPPED}
     for kind, base in types.items():
         if not wanted or kind in wanted:
             vary(out, kind, base)

@@ -211,15 +211,17 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
     }
     if EncoderDecoder::read(&config).is_ok() {
         return sharded(folder, rules, |model: &EncoderDecoder, input| {
-            let forward = jit(|model: EncoderDecoder, inputs: Array, mask: Option<Array>, targets: Array| {
+            let forward = jit(|model: EncoderDecoder, inputs: Array, masks: [Option<Array>; 2], targets: Array| {
+                let [mask, global] = masks;
                 let options = mask.into_iter().fold(BertOptions::new(), BertOptions::attention_mask);
-                model.forward(inputs, targets, &options)
+                model.forward(inputs, targets, &global.into_iter().fold(options, BertOptions::global_attention))
             });
             let inputs = match input("input_features") {
                 Ok(features) => features.transpose([0, 2, 1]),
                 Err(_) => input("input_ids").or_else(|_| input("pixel_values"))?,
             };
-            let arguments = (model, inputs, input("attention_mask").ok(), input("decoder_input_ids")?);
+            let masks = ["attention_mask", "global_attention_mask"].map(|name| input(name).ok());
+            let arguments = (model, inputs, masks, input("decoder_input_ids")?);
             Ok(vec![("logits", forward.call(arguments)?)])
         });
     }

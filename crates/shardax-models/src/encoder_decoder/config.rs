@@ -23,6 +23,9 @@ pub struct EncoderDecoderConfig {
     pub mel_bins: Option<usize>,
     /// The encoder, if it reads images. The field `encoder` has no effect then.
     pub images: Option<ImageEncoderConfig>,
+    /// The number of tokens before and after a token that it sees in each layer of the encoder, as in LED. If the list is empty, each token
+    /// sees all tokens.
+    pub windows: Vec<usize>,
     /// The position encoding.
     pub positions: EncoderDecoderPositions,
     /// The kind of normalization.
@@ -169,6 +172,10 @@ impl EncoderDecoderConfig {
         ];
         if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             return Err(value_error(format!("a model's {name} must be positive, got 0"), "set it to a positive size"));
+        }
+        if !self.windows.is_empty() && self.windows.len() != encoder.layers {
+            let message = format!("windows has {} entries for {} layers", self.windows.len(), encoder.layers);
+            return Err(value_error(message, "set a window for each layer of the encoder, or none"));
         }
         let heads = [encoder.heads, decoder.heads];
         if let Some(heads) =

@@ -16,9 +16,9 @@ use shardax_nn::prelude::*;
 
 use crate::decoder::check_positions;
 use crate::error::value_error;
-use crate::huggingface::{BertOptions, Pretrained, Swin, Vit, attention};
+use crate::huggingface::{BertOptions, GlobalAttention, Pretrained, Scope, Swin, Vit, attention};
 use crate::ranks::allow_any_ranks;
-use crate::shardings::{gather_mask, rows_at};
+use crate::shardings::{gather_mask, gather_positions, rows_at};
 use crate::{Mlp, Norm};
 
 /// An encoder-decoder model. The encoder reads the entire input, and the decoder generates a text that attends to it.
@@ -100,6 +100,8 @@ struct Block {
     attention: MultiHeadAttention,
     /// The bias of each head for distances, if each layer has separate biases.
     distances: Option<Embed>,
+    /// The layers of tokens that see all tokens, if the other tokens see only their neighbors.
+    global: Option<GlobalAttention>,
     /// Normalizes the input of `cross`.
     cross_norm: Option<Norm>,
     /// Attention to the encoded input, in a decoder.
@@ -210,6 +212,10 @@ impl EncoderDecoder {
             None => self.embedded(inputs),
         };
         let (Ok(()), 3) = (x.check(), x.ndim()) else { return x };
+        if options.has_global_attention() && encoder.blocks.iter().all(|block| block.global.is_none()) {
+            let message = "EncoderDecoder: all tokens of the model see all tokens";
+            return Array::from_error(value_error(message, "pass options without `global_attention`"), &x);
+        }
         let length = x.shape()[1];
         let places = encoder.places_of(length, options.mask());
         let x = match encoder.positioned(x, || places) {
@@ -217,12 +223,20 @@ impl EncoderDecoder {
             Err(error) => return error,
         };
         let places = arange(0..length as i32);
+        let has_windows = encoder.blocks.iter().any(|block| block.global.is_some());
+        let scope = has_windows.then(|| Scope::new(&x.shape()[..2], options, false));
+        // Windows need the neighbors of the positions of each device.
+        let x = if has_windows { gather_positions(x) } else { x };
         let x = encoder.blocks.iter().fold(x, |x, block| {
             let table = block.distances.as_ref().or(encoder.distances.as_ref());
             let bias = table.map(|table| positions::bias(table, &places, &places, (true, self.max_distance), length));
             let attention = bias.iter().fold(AttentionOptions::new(), |attention, bias| attention.bias(bias));
             let attention = options.mask().iter().fold(attention, |attention, mask| attention.mask(over_keys(mask)));
-            let x = block.added(&block.norm, x, |x| block.attention.attend(x, x, x, attention));
+            let scoped = block.global.as_ref().zip(scope.as_ref());
+            let x = block.added(&block.norm, x, |x| {
+                let heads = scoped.and_then(|(global, scope)| global.attend(&block.attention, x, scope));
+                heads.map_or_else(|| block.attention.attend(x, x, x, attention), |x| block.attention.out.forward(x))
+            });
             block.added(&block.mlp_norm, x, |x| block.mlp.forward(x))
         });
         encoder.norm.forward(x)
@@ -419,11 +433,13 @@ impl Stage {
                 (None, Some(Embed::builder(buckets, side.heads).axes([None, Some("heads")]).build(rngs)))
             }
         };
-        let blocks = (0..side.layers).map(|_| Block {
+        let windows = if is_decoder { &[][..] } else { &config.windows };
+        let blocks = (0..side.layers).map(|layer| Block {
             norm: config.new_norm(rngs),
             attention: config.new_attention(side, is_decoder, rngs),
             distances: distances_of_layer
                 .map(|buckets| Embed::builder(buckets, side.heads).axes([None, Some("heads")]).build(rngs)),
+            global: windows.get(layer).map(|window| GlobalAttention::new(*window, [side.heads, features], rngs)),
             cross_norm: is_decoder.then(|| config.new_norm(rngs)),
             cross: is_decoder.then(|| config.new_cross_attention(side, rngs)),
             mlp_norm: config.new_norm(rngs),

@@ -3,7 +3,9 @@
 use shardax_nn::prelude::*;
 
 use super::{EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, ImageTower, Side};
-use crate::huggingface::{Config, DONUT, Fields, KeyMap, Layout, Pretrained, known_type, swin_fields, vit_fields};
+use crate::huggingface::{
+    Config, DONUT, Fields, KeyMap, Layout, Pretrained, known_type, swin_fields, vit_fields, windows,
+};
 use crate::{Activation, NormKind};
 
 impl Pretrained for EncoderDecoder {
@@ -21,7 +23,7 @@ impl Pretrained for EncoderDecoder {
         let (read, keys) = match fields.text("model_type")? {
             kind @ ("t5" | "mt5" | "umt5") => t5(&fields, kind)?,
             kind @ ("bart" | "mbart" | "marian" | "pegasus" | "m2m_100" | "blenderbot" | "blenderbot-small"
-            | "plbart" | "mvp") => bart(&fields, kind)?,
+            | "plbart" | "mvp" | "led") => bart(&fields, kind)?,
             "whisper" => whisper(&fields)?,
             IMAGES => images(&fields)?,
             other => return Err(fields.error(format!("the model_type {other:?} is not one of {}", KNOWN.join(", ")))),
@@ -45,7 +47,7 @@ impl Pretrained for EncoderDecoder {
 }
 
 /// The supported model types.
-pub(crate) const KNOWN: [&str; 14] = [
+pub(crate) const KNOWN: [&str; 15] = [
     "t5",
     "mt5",
     "umt5",
@@ -58,6 +60,7 @@ pub(crate) const KNOWN: [&str; 14] = [
     "blenderbot-small",
     "plbart",
     "mvp",
+    "led",
     "whisper",
     "vision-encoder-decoder",
 ];
@@ -97,6 +100,7 @@ fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
         })?,
         mel_bins: None,
         images: None,
+        windows: Vec::new(),
         positions: EncoderDecoderPositions::Relative {
             buckets: fields.size("relative_attention_num_buckets")?,
             max_distance: fields.size("relative_attention_max_distance")?,
@@ -158,8 +162,8 @@ fn t5_keys(gated: bool, is_tied: bool) -> KeyMap {
     if is_tied { keys.tied("lm_head.weight", "shared.weight") } else { keys }
 }
 
-/// BART, and the models with the same blocks: mBART, Marian, Pegasus, M2M-100, NLLB, Blenderbot, Blenderbot Small, PLBART
-/// and MVP.
+/// BART, and the models with the same blocks: mBART, Marian, Pegasus, M2M-100, NLLB, Blenderbot, Blenderbot Small, PLBART,
+/// MVP and LED.
 fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
     let features = fields.size("d_model")?;
     let (encoder, decoder) = sides(fields, features)?;
@@ -179,12 +183,16 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
     fields.skip(&["encoder_layerdrop", "decoder_layerdrop", "num_hidden_layers", "classif_dropout"]);
     fields.skip(&["add_bias_logits", "add_final_layer_norm", "normalize_before", "normalize_embedding"]);
     fields.skip(&["static_position_embeddings", "extra_pos_embeddings", "force_bos_token_to_be_generated"]);
-    let length = fields.size("max_position_embeddings")?;
-    let is_learned = matches!(kind, "bart" | "mbart" | "blenderbot" | "blenderbot-small" | "plbart" | "mvp");
-    let sum_norms = matches!(kind, "bart" | "marian" | "blenderbot-small" | "plbart" | "mvp");
+    let is_led = kind == "led";
+    let lengths = match is_led {
+        true => [fields.size("max_encoder_position_embeddings")?, fields.size("max_decoder_position_embeddings")?],
+        false => [fields.size("max_position_embeddings")?; 2],
+    };
+    let is_learned = matches!(kind, "bart" | "mbart" | "blenderbot" | "blenderbot-small" | "plbart" | "mvp" | "led");
+    let sum_norms = matches!(kind, "bart" | "marian" | "blenderbot-small" | "plbart" | "mvp" | "led");
     let first_position = match kind {
         "m2m_100" => fields.number_or("pad_token_id", 1.0)? as usize + 1,
-        _ if is_learned && !kind.starts_with("blenderbot") => BART_FIRST_POSITION,
+        _ if is_learned && !is_led && !kind.starts_with("blenderbot") => BART_FIRST_POSITION,
         _ => 0,
     };
     let is_tied = fields.flag_or("tie_word_embeddings", true)?;
@@ -196,11 +204,12 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
         decoder,
         mel_bins: None,
         images: None,
+        windows: if is_led { windows(fields, encoder.layers)? } else { Vec::new() },
         positions: if is_learned {
-            let length = length.saturating_add(first_position);
-            EncoderDecoderPositions::Learned { encoder: length, decoder: length }
+            let [encoder, decoder] = lengths.map(|length| length.saturating_add(first_position));
+            EncoderDecoderPositions::Learned { encoder, decoder }
         } else {
-            EncoderDecoderPositions::Sines { length, is_inclusive: kind == "m2m_100" }
+            EncoderDecoderPositions::Sines { length: lengths[0], is_inclusive: kind == "m2m_100" }
         },
         norm: NormKind::Layer,
         epsilon: 1e-5,
@@ -219,7 +228,21 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
         tie_embeddings: is_tied,
         logits_scale: None,
     };
-    Ok((config, bart_keys(is_learned, is_tied)))
+    let keys = bart_keys(is_learned, is_tied);
+    Ok((config, if is_led { led_keys().and(keys).renamed("model.", "led.") } else { keys }))
+}
+
+/// Returns the names of the layers that LED has in place of BART's attention.
+fn led_keys() -> KeyMap {
+    let (path, layer) = ("encoder.blocks[*]", "model.encoder.layers.*.self_attn");
+    let parts = ["query", "key", "value"];
+    parts.iter().fold(
+        KeyMap::new().linear(&format!("{path}.attention.out"), &format!("{layer}.output")),
+        |keys, part| {
+            keys.linear(&format!("{path}.attention.{part}"), &format!("{layer}.longformer_self_attn.{part}"))
+                .linear(&format!("{path}.global.{part}"), &format!("{layer}.longformer_self_attn.{part}_global"))
+        },
+    )
 }
 
 /// Returns the names of the arrays of BART and of models with the same blocks.
@@ -300,6 +323,7 @@ fn whisper(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
         decoder,
         mel_bins: Some(fields.size("num_mel_bins")?),
         images: None,
+        windows: Vec::new(),
         positions: EncoderDecoderPositions::Learned {
             encoder: fields.size("max_source_positions")?,
             decoder: fields.size("max_target_positions")?,
@@ -373,6 +397,7 @@ fn images(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
         decoder: side,
         mel_bins: None,
         images: Some(ImageEncoderConfig { encoder, is_projected }),
+        windows: Vec::new(),
         positions: if is_learned {
             let length = length.saturating_add(first_position);
             EncoderDecoderPositions::Learned { encoder: length, decoder: length }

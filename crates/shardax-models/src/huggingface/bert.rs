@@ -3,7 +3,7 @@
 use shardax_nn::Rope;
 use shardax_nn::prelude::*;
 
-use super::attention;
+use super::{GlobalAttention, Scope, attention};
 use crate::decoder::{check_positions, check_tokens};
 use crate::encoder_decoder::distance_bias;
 use crate::error::value_error;
@@ -206,64 +206,13 @@ pub(super) struct EncoderLayer {
     pub global: Option<GlobalAttention>,
 }
 
-/// The queries, keys and values of tokens that see all tokens, in Longformer.
-#[derive(Module, Clone, Debug)]
-pub(super) struct GlobalAttention {
-    query: LinearGeneral,
-    key: Option<LinearGeneral>,
-    value: Option<LinearGeneral>,
-    /// The number of tokens before and after another token that it sees.
-    window: usize,
-}
-
-/// The tokens that are no padding, `[batch, length]`, and the tokens that see all tokens and that all tokens see.
-struct Scope {
-    visible: Array,
-    global: Option<Array>,
-}
-
-impl GlobalAttention {
-    fn new(window: usize, config: &BertConfig, rngs: &mut Rngs) -> GlobalAttention {
-        let MultiHeadAttention { query, key, value, .. } =
-            attention(config.num_attention_heads, config.hidden_size).build(rngs);
-        GlobalAttention { query, key, value, window }
-    }
-
-    /// Computes the outputs of heads, `[batch, length, heads, depth]`, with all scores. Padding has the output 0.
-    fn attend(&self, attention: &MultiHeadAttention, x: &Array, scope: &Scope) -> Option<Array> {
-        let length = x.shape()[1] as i32;
-        let keys = scope.visible.expand_dims(1).expand_dims(1);
-        let places = arange(0..length);
-        let near = (places.expand_dims(1) - &places).abs().less_equal(self.window as i32);
-        let seen = match &scope.global {
-            Some(global) => near | global.expand_dims(1).expand_dims(1),
-            None => near,
-        };
-        let mut y = AttentionOptions::new().mask(&keys & seen).dot_product_attention(
-            attention.query.forward(x),
-            attention.key.as_ref()?.forward(x),
-            attention.value.as_ref()?.forward(x),
-        );
-        if let Some(global) = &scope.global {
-            let everywhere = AttentionOptions::new().mask(keys).dot_product_attention(
-                self.query.forward(x),
-                self.key.as_ref()?.forward(x),
-                self.value.as_ref()?.forward(x),
-            );
-            y = where_(global.expand_dims(-1).expand_dims(-1), everywhere, y);
-        }
-        let visible = scope.visible.expand_dims(-1).expand_dims(-1);
-        Some(where_(visible, &y, zeros_like(&y)))
-    }
-}
-
 /// Token types and a mask for the tokens of a [`Bert`].
 #[derive(Clone, Debug, Default)]
 pub struct BertOptions {
     token_type_ids: Option<Array>,
     attention_mask: Option<Array>,
     boxes: Option<Array>,
-    global: Option<Array>,
+    pub(super) global: Option<Array>,
 }
 
 impl BertOptions {
@@ -293,10 +242,15 @@ impl BertOptions {
     }
 
     /// Sets the tokens that see all tokens and that all tokens see, `[batch, length]`, for models whose other tokens see only their
-    /// neighbors (Longformer). By default, this is the first token if the model classifies texts, otherwise no token.
+    /// neighbors (Longformer, LED). By default, this is the first token if the model classifies texts, otherwise no token.
     pub fn global_attention(mut self, mask: impl ArrayLike) -> Self {
         self.global = Some(mask.into_array());
         self
+    }
+
+    /// Returns `true` if some tokens see all tokens.
+    pub(crate) fn has_global_attention(&self) -> bool {
+        self.global.is_some()
     }
 
     /// Returns the token types, if they are set.
@@ -417,14 +371,7 @@ impl Bert {
     /// Returns the tokens that see all tokens, if the other tokens see only their neighbors.
     fn scope(&self, tokens: &Array, options: &BertOptions) -> Option<Scope> {
         self.blocks.first()?.global.as_ref()?;
-        let mask = |mask: &Array| gather_mask(mask.astype(DType::Bool));
-        let first = || arange(0..tokens.shape().last().copied().unwrap_or(0) as i32).equal(0);
-        let global = match &options.global {
-            Some(global) => Some(mask(global)),
-            None => self.pools.then(|| mask(&first().broadcast_to(tokens.shape().to_vec()))),
-        };
-        let visible = options.mask().map_or_else(|| ones_dtype(tokens.shape(), DType::Bool), mask);
-        Some(Scope { global: global.map(|global| global & &visible), visible })
+        Some(Scope::new(tokens.shape(), options, self.pools))
     }
 
     /// Adds the embeddings of boxes, if the model reads them.
@@ -533,7 +480,10 @@ pub(super) fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
             norm: norm(features, rngs),
             mlp: make_mlp(config, rngs),
             mlp_norm: norm(features, rngs),
-            global: config.windows.get(index).map(|window| GlobalAttention::new(*window, config, rngs)),
+            global: config
+                .windows
+                .get(index)
+                .map(|window| GlobalAttention::new(*window, [config.num_attention_heads, features], rngs)),
         }
     });
     let blocks = blocks.collect();

@@ -227,7 +227,7 @@ fn check_and_skip(fields: &Fields, kind: &str, head: BertHead) -> Result<()> {
 }
 
 /// Returns the number of tokens before and after a token that it sees in each layer. The field counts both.
-fn windows(fields: &Fields, layers: usize) -> Result<Vec<usize>> {
+pub(crate) fn windows(fields: &Fields, layers: usize) -> Result<Vec<usize>> {
     // No class reads these.
     fields.skip(&["attention_mode", "ignore_attention_mask"]);
     let is_list = fields.value("attention_window").is_some_and(|value| value.is_array());

@@ -53,6 +53,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "finetuning_task",
     "gradient_checkpointing",
     "id2label",
+    "ignore_index",
     "init_std",
     "initializer_cutoff_factor",
     "initializer_factor",
@@ -226,6 +227,12 @@ impl Config {
     /// Returns the fields. You must read each of them, unless it has no effect.
     pub(crate) fn fields(&self) -> Fields<'_> {
         Fields::new(&self.name, String::new(), &self.fields)
+    }
+
+    /// Sets a size.
+    pub(super) fn with_size(mut self, name: &str, size: usize) -> Config {
+        self.fields.insert(name.to_owned(), Value::from(size));
+        self
     }
 
     /// Sets a flag.

@@ -148,6 +148,32 @@ impl KeyMap {
         self
     }
 
+    /// Replaces the start of the names of arrays and of copies.
+    pub(crate) fn renamed(mut self, start: &str, other: &str) -> Self {
+        let rename = |name: &mut String| {
+            if let Some(rest) = name.strip_prefix(start) {
+                *name = format!("{other}{rest}");
+            }
+        };
+        self.rules.iter_mut().for_each(|(_, name, _)| rename(name));
+        self.tied.iter_mut().for_each(|(copy, name)| [copy, name].into_iter().for_each(rename));
+        self
+    }
+
+    /// Sets the numbers that the model's blocks have in files.
+    pub(super) fn with_layers(mut self, numbers: &[usize]) -> Self {
+        let rules = std::mem::take(&mut self.rules);
+        for (path, name, layout) in rules {
+            match path.strip_prefix("blocks[*]") {
+                Some(rest) => self.rules.extend(numbers.iter().enumerate().map(|(index, number)| {
+                    (format!("blocks[{index}]{rest}"), name.replacen('*', &number.to_string(), 1), layout)
+                })),
+                None => self.rules.push((path, name, layout)),
+            }
+        }
+        self
+    }
+
     /// Returns the map of a model that contains this model at a key path. The names have a prefix.
     pub(crate) fn inside(self, path: &str, prefix: &str) -> Self {
         let rules = self.rules.into_iter();

@@ -39,6 +39,13 @@ pub enum Layout {
         /// The number of rows of the array in the file.
         of: usize,
     },
+    /// The first rows of an array. The model does not have the others, so that you cannot save it.
+    FirstRows {
+        /// The number of rows of the model.
+        rows: usize,
+        /// The number of rows of the array in the file.
+        of: usize,
+    },
     /// The rows `start..end` of each of `groups` equal groups of rows, transposed. A single matrix for queries, keys
     /// and values has this layout if its rows are grouped by head.
     GroupedRows {
@@ -175,6 +182,7 @@ impl Raw {
             Layout::Convolution => None,
             Layout::Part { index, of } => self.part(index, of),
             Layout::Rows { start, end, of } => self.rows(start, end, of)?.transposed(&backwards),
+            Layout::FirstRows { rows, of } => self.rows(0, rows, of),
             Layout::GroupedRows { groups, start, end } => {
                 let (count, rest) = self.shape.split_first()?;
                 let of = count.checked_div(groups).filter(|of| of * groups == *count)?;
@@ -224,7 +232,7 @@ impl Raw {
             Layout::Convolution if rank >= 2 => {
                 self.transposed(&[rank - 1, rank - 2].into_iter().chain(0..rank - 2).collect::<Vec<_>>())
             }
-            Layout::Convolution => None,
+            Layout::Convolution | Layout::FirstRows { .. } => None,
         }
     }
 

@@ -36,8 +36,10 @@ mod decoders;
 mod depth;
 mod detr;
 mod encoder;
+mod global_attention;
 mod interpolation;
 mod keys;
+mod languages;
 mod layout;
 mod load;
 mod mobilebert;
@@ -71,6 +73,7 @@ use crate::error::value_error;
 use crate::{Decoder, DecoderConfig, EncoderDecoder};
 
 pub use bert::{Bert, BertConfig, BertHead, BertOptions};
+pub(crate) use bert_files::windows;
 pub use clip::{Clip, ClipConfig, ClipTower};
 pub use config::Config;
 pub use convnext::{ConvNext, ConvNextConfig};
@@ -79,6 +82,7 @@ pub use deberta::{Deberta, DebertaConfig, Distances};
 pub use depth::{DepthEstimator, DepthEstimatorConfig, DepthScale};
 pub use detr::{Detr, DetrConfig};
 pub(crate) use encoder::remove_input_biases;
+pub(crate) use global_attention::{GlobalAttention, Scope};
 pub use keys::KeyMap;
 pub use layout::Layout;
 pub(crate) use layout::Raw;
@@ -227,10 +231,18 @@ fn filled<M: Pretrained>(
     (architecture, keys): (M::Architecture, &KeyMap),
     options: &LoadOptions,
 ) -> Result<M> {
-    let weights = opened(folder, config)?;
-    bounded::<M>(&architecture, &weights)?;
+    from_weights::<M>(&opened(folder, config)?, (architecture, keys), options)
+}
+
+/// Creates a model with this architecture and these weights.
+fn from_weights<M: Pretrained>(
+    weights: &Weights,
+    (architecture, keys): (M::Architecture, &KeyMap),
+    options: &LoadOptions,
+) -> Result<M> {
+    bounded::<M>(&architecture, weights)?;
     let like = shapes::<M>(architecture, options.policy, &options.rules)?;
-    load::all_of(&weights, &like, keys, &options.rules)
+    load::all_of(weights, &like, keys, &options.rules)
 }
 
 /// Reads each array of a model with `read`, for models that keep their weights quantized.

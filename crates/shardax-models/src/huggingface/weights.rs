@@ -125,6 +125,23 @@ impl Weights {
         self.read(name).and_then(|raw| raw.to_array(None)).map_err(|error| error.at(location))
     }
 
+    /// Replaces arrays by the arrays of other files, which may have other shapes. `is_needed` names the arrays that the other files must
+    /// have; they must not have any others.
+    pub(super) fn replaced_by(mut self, other: Weights, is_needed: impl Fn(&str) -> bool) -> Result<Weights> {
+        let name = self.names().find(|name| is_needed(name) != other.contains(name));
+        let name = name.or_else(|| other.names().find(|name| !self.contains(name)));
+        if let Some(name) = name {
+            let has = if other.contains(name) { "has the array" } else { "has no array" };
+            let message = format!("{} {has} {name:?}, unlike {}", other.path.display(), self.path.display());
+            return Err(value_error(message, "check that both files belong to one model"));
+        }
+        let count = self.files.len();
+        self.files.extend(other.files);
+        let arrays = other.arrays.into_iter();
+        self.arrays.extend(arrays.map(|(name, entry)| (name, ArrayEntry { file: entry.file + count, ..entry })));
+        Ok(self)
+    }
+
     /// Returns the number of elements of all arrays together.
     pub(super) fn elements(&self) -> u128 {
         self.arrays

@@ -14,7 +14,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 91] = [
+const OTHERS: [&str; 93] = [
     "albert",
     "audio-spectrogram-transformer",
     "bart",
@@ -52,6 +52,7 @@ const OTHERS: [&str; 91] = [
     "ijepa",
     "jina_embeddings_v3",
     "layoutlm",
+    "led",
     "longformer",
     "m2m_100",
     "marian",
@@ -66,6 +67,7 @@ const OTHERS: [&str; 91] = [
     "modernbert",
     "mpnet",
     "mt5",
+    "mllama_text_model",
     "mvp",
     "nomic_bert",
     "pegasus",

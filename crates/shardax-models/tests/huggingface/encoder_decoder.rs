@@ -67,6 +67,29 @@ fn encoder_decoders_have_the_logits_of_transformers() -> Result<()> {
     Ok(())
 }
 
+/// With padding, and with and without tokens that see all tokens.
+#[test]
+fn led_has_the_logits_of_transformers() -> Result<()> {
+    setup();
+    let (case, model) = (case("led")?, EncoderDecoder::from_pretrained(folder("led"))?);
+    let (inputs, targets, mask) = (case("input_ids")?, case("decoder_input_ids")?, case("attention_mask")?);
+    let near = BertOptions::new().attention_mask(mask);
+    let everywhere = near.clone().global_attention(case("global_attention_mask")?);
+    alike("led", &model.forward(&inputs, &targets, &everywhere), &case("logits")?)?;
+    alike("led", &model.forward(&inputs, &targets, &near), &case("logits_near")?)?;
+    save_again::<EncoderDecoder>("led", &Folder::new().join("led"))?;
+    let bart = EncoderDecoder::from_pretrained(folder("bart"))?;
+    fails(bart.encode(&inputs, &everywhere).check(), &["all tokens of the model see all tokens"]);
+    let config = |window: &str| {
+        let text = format!(r#"{{"model_type": "led", "encoder_layers": 2, "attention_window": {window}}}"#);
+        EncoderDecoder::read(&Config::from_json(&text)?).map(|(config, _)| config)
+    };
+    assert_eq!(config("[4, 6]")?.windows, [2, 3]);
+    fails(config("[4]"), &["`attention_window` has 1 entries for 2 layers"]);
+    fails(config("5"), &["`attention_window` has 5, but must be even"]);
+    Ok(())
+}
+
 #[test]
 fn encoder_decoders_write_the_tokens_of_transformers() -> Result<()> {
     setup();
@@ -107,7 +130,11 @@ fn saved_encoder_decoders_are_the_files_of_transformers() -> Result<()> {
 
 /// Saves all models.
 pub(super) fn save_all(to: &Path) -> Result<()> {
-    TEXTS.into_iter().chain(OTHERS).try_for_each(|(name, _)| save_again::<EncoderDecoder>(name, &to.join(name)))
+    TEXTS
+        .into_iter()
+        .chain(OTHERS)
+        .chain([("led", 3)])
+        .try_for_each(|(name, _)| save_again::<EncoderDecoder>(name, &to.join(name)))
 }
 
 #[test]
@@ -226,7 +253,7 @@ fn configurations_of_encoder_decoders_load_or_say_why() -> Result<()> {
         &["\"T5EncoderModel\"", "does not generate text"],
     );
     fails(read(r#"{"model_type": "t5", "num_heads": 0}"#), &["`num_heads` must be a positive integer"]);
-    fails(read(r#"{"model_type": "led"}"#), &["\"led\" is not one of t5, mt5"]);
+    fails(read(r#"{"model_type": "longt5"}"#), &["\"longt5\" is not one of t5, mt5"]);
     fails(read(r#"{"model_type": "marian", "decoder_vocab_size": 7}"#), &["separate token embeddings"]);
     let bart = read(
         r#"{"_num_labels": 3, "activation_dropout": 0.0, "activation_function": "gelu", "add_final_layer_norm": false,

@@ -15,11 +15,12 @@ fn forward(model: SoundEncoder, sound: Array, mask: Array) -> Array {
 }
 
 /// Encoders of samples.
-const SOUNDS: [&str; 12] = [
+const SOUNDS: [&str; 13] = [
     "wav2vec2",
     "wav2vec2_classes",
     "wav2vec2_model",
     "wav2vec2_adapters",
+    "wav2vec2_languages",
     "hubert",
     "hubert_model",
     "wavlm",
@@ -55,6 +56,28 @@ fn encoders_of_sound_have_the_results_of_transformers() -> Result<()> {
     alike("hubert", &unmasked, &forward(model.clone(), sound, mask))?;
     fails(model.forward(zeros([400]), &BertOptions::new()).check(), &["[400]", "[batch, samples]"]);
     fails(model.forward(zeros([1, 19]), &BertOptions::new()).check(), &["19 samples", "a frame of 20"]);
+    Ok(())
+}
+
+#[test]
+fn adapters_of_languages_replace_the_letters() -> Result<()> {
+    setup();
+    let (case, from) = (case("wav2vec2_languages")?, folder("wav2vec2_languages"));
+    let (model, config) = SoundEncoder::from_pretrained_for(&from, "fra", &LoadOptions::new())?;
+    let sound = case("input_values")?;
+    alike("fra", &model.forward(&sound, &BertOptions::new()), &case("logits_fra")?)?;
+    // The saved files have the adapter and the letters of the language.
+    let to = Folder::new();
+    model.save_pretrained(&config, &to.0)?;
+    let again = SoundEncoder::from_pretrained(&to.0)?;
+    alike("fra", &again.forward(&sound, &BertOptions::new()), &case("logits_fra")?)?;
+    let load = |folder: &Path, language: &str| SoundEncoder::from_pretrained_for(folder, language, &LoadOptions::new());
+    fails(load(&from, "deu").map(|(_, config)| config), &["no file adapter.deu.safetensors"]);
+    fails(load(&from, "../fra").map(|(_, config)| config), &["\"../fra\" is not the code of a language"]);
+    let adapter = to.join("adapter.fra.safetensors");
+    std::fs::copy(from.join("adapter.fra.safetensors"), &adapter).expect("a copy");
+    std::fs::copy(folder("wav2vec2").join("model.safetensors"), to.join("model.safetensors")).expect("a copy");
+    fails(load(&to.0, "fra").map(|(_, config)| config), &["adapter.fra.safetensors has the array", "adapter_layer"]);
     Ok(())
 }
 

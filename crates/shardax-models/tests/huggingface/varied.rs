@@ -35,7 +35,7 @@ fn varied_models_have_the_logits_of_transformers_or_are_refused() -> Result<()> 
     Ok(())
 }
 
-const PAIRS: [&str; 12] = [
+const PAIRS: [&str; 13] = [
     "t5",
     "mt5",
     "umt5",
@@ -48,6 +48,7 @@ const PAIRS: [&str; 12] = [
     "blenderbot-small",
     "plbart",
     "mvp",
+    "led",
 ];
 
 /// Returns the largest difference of logits, relative to the largest logit.

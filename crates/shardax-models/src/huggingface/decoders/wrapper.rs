@@ -5,6 +5,7 @@ use super::*;
 /// The types of these models. Their object `text_config` describes a decoder.
 pub(super) const WRAPPERS: &[&str] = &[
     "aria",
+    "audioflamingo3",
     "aya_vision",
     "blip-2",
     "cohere2_vision",
@@ -16,6 +17,7 @@ pub(super) const WRAPPERS: &[&str] = &[
     "ernie4_5_vl_moe",
     "exaone4_5",
     "fast_vlm",
+    "fun_asr_nano",
     "fuyu",
     "gemma3",
     "gemma3n",
@@ -25,10 +27,13 @@ pub(super) const WRAPPERS: &[&str] = &[
     "glm4v",
     "glm4v_moe",
     "glm_ocr",
+    "glmasr",
     "glmga",
     "got_ocr2",
     "granite4_vision",
     "granite_docling",
+    "granite_speech",
+    "granite_speech_plus",
     "hunyuan_vl",
     "hyperclovax_vision_v2",
     "idefics2",
@@ -50,6 +55,9 @@ pub(super) const WRAPPERS: &[&str] = &[
     "minicpmv4_6",
     "minicpmv4_7",
     "mistral3",
+    "mllama",
+    "moss_transcribe_diarize",
+    "musicflamingo",
     "nemotron_h_omni",
     "ovis2",
     "paddleocr_vl",
@@ -60,9 +68,11 @@ pub(super) const WRAPPERS: &[&str] = &[
     "qwen2_5_omni",
     "qwen2_5_omni_thinker",
     "qwen2_5_vl",
+    "qwen2_audio",
     "qwen2_vl",
     "qwen3_5",
     "qwen3_5_moe",
+    "qwen3_asr",
     "qwen3_omni_moe",
     "qwen3_omni_moe_thinker",
     "qwen3_vl",
@@ -70,9 +80,11 @@ pub(super) const WRAPPERS: &[&str] = &[
     "shieldgemma2",
     "smolvlm",
     "step3p7",
+    "vibevoice_asr",
     "video_llama_3",
     "video_llava",
     "vipllava",
+    "voxtral",
 ];
 
 /// The types whose logits have the factor and the bound of the decoder's class. The classes of the other types compute
@@ -84,8 +96,8 @@ const WITH_FACTORS: [&str; 7] =
 pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     let default_type = format!("{}_text", kind.strip_suffix("_thinker").unwrap_or(kind));
     // The types of all Qwen models follow from the type of the entire model.
-    let is_fixed =
-        kind.starts_with("qwen") || matches!(kind, "cosmos3_omni" | "ernie4_5_vl_moe" | "granite4_vision" | "step3p7");
+    let is_fixed = kind.starts_with("qwen") && !SOUND.contains(&kind)
+        || matches!(kind, "cosmos3_omni" | "ernie4_5_vl_moe" | "granite4_vision" | "step3p7");
     let default_type = match kind {
         "cosmos3_omni" => "qwen3_vl_text".to_owned(),
         "step3p7" => "step3p5".to_owned(),
@@ -95,6 +107,11 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         "perception_lm" => "llama".to_owned(),
         "nemotron_h_omni" => "nemotron_h".to_owned(),
         "blip-2" | "instructblip" | "instructblipvideo" => "opt".to_owned(),
+        "qwen2_audio" | "audioflamingo3" | "musicflamingo" | "vibevoice_asr" => "qwen2".to_owned(),
+        "voxtral" | "glmasr" => "llama".to_owned(),
+        "granite_speech" | "granite_speech_plus" => "granite".to_owned(),
+        "qwen3_asr" | "fun_asr_nano" | "moss_transcribe_diarize" => "qwen3".to_owned(),
+        "mllama" => MLLAMA.to_owned(),
         _ => default_type,
     };
     // The older name of the object.
@@ -112,6 +129,11 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         (None, _) => return Err(fields.error("missing field `text_config`")),
     };
     skip_images(fields);
+    check_other_defaults(fields, &text, kind)?;
+    if kind.starts_with("granite_speech") {
+        // The frames that the projector reads at once.
+        fields.skip(&["window_size"]);
+    }
     if kind == "fuyu" {
         // The sizes of the decoder, which its own object repeats.
         fields.skip_all();
@@ -120,10 +142,13 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         Some(text_type) if !is_fixed && text_type != kind => text_type,
         _ => &default_type,
     };
-    let (mut config, keys) = read_kind(&text, text_type)?;
+    let (mut config, keys) = if text_type == MLLAMA { mllama(&text)? } else { read_kind(&text, text_type)? };
     // The decoders of these types have another default than the entire model.
     if fields.has("tie_word_embeddings") || kind == "qwen3_vl_moe" || kind.ends_with("_thinker") {
         config.tie_embeddings = fields.flag("tie_word_embeddings")?;
+    }
+    if SOUND.contains(&kind) || kind == "mllama" {
+        config.tie_embeddings = TIED.contains(&kind) && fields.flag_or("tie_word_embeddings", true)?;
     }
     if !WITH_FACTORS.contains(&kind) {
         (config.logits_scale, config.logits_soft_cap) = (None, None);
@@ -135,6 +160,99 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     let keys = experts
         .fold(keys, |keys, [layer, expert]| keys.ignore(&format!("model.layers.{layer}.mlp.experts.{expert}.**")));
     Ok((config, keys_without_images(keys, kind)))
+}
+
+/// The types that hear. Their text is the text of a decoder of any type.
+const SOUND: [&str; 11] = [
+    "audioflamingo3",
+    "fun_asr_nano",
+    "glmasr",
+    "granite_speech",
+    "granite_speech_plus",
+    "moss_transcribe_diarize",
+    "musicflamingo",
+    "qwen2_audio",
+    "qwen3_asr",
+    "vibevoice_asr",
+    "voxtral",
+];
+
+/// The types that hear and use the token table as the last layer, unless a field of the entire model is false. The classes of the
+/// other types always have another layer.
+const TIED: [&str; 6] =
+    ["fun_asr_nano", "glmasr", "granite_speech", "granite_speech_plus", "moss_transcribe_diarize", "qwen3_asr"];
+
+/// Returns an error if a field of the text is missing whose default depends on the entire model.
+fn check_other_defaults(fields: &Fields, text: &Fields, kind: &str) -> Result<()> {
+    let names = match kind {
+        "voxtral" => &[
+            "vocab_size",
+            "hidden_size",
+            "intermediate_size",
+            "num_hidden_layers",
+            "num_key_value_heads",
+            "rms_norm_eps",
+            "head_dim",
+        ][..],
+        "glmasr" => &[
+            "vocab_size",
+            "hidden_size",
+            "intermediate_size",
+            "num_hidden_layers",
+            "num_key_value_heads",
+            "rms_norm_eps",
+            "num_attention_heads",
+        ],
+        _ => return Ok(()),
+    };
+    match names.iter().find(|name| !text.has(name)) {
+        Some(name) => Err(fields.error(format!("missing field `text_config.{name}`"))),
+        None if !text.has("rope_theta") && !text.has("rope_parameters") => {
+            Err(fields.error("missing field `text_config.rope_theta`"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The type of the text of Llama 3.2 with images.
+const MLLAMA: &str = "mllama_text_model";
+
+/// The rows of the token table for tokens of images, after the other tokens.
+const MLLAMA_IMAGE_TOKENS: usize = 8;
+
+/// The layers of published models that attend to images.
+const MLLAMA_CROSS_LAYERS: [usize; 8] = [3, 8, 13, 18, 23, 28, 33, 38];
+
+/// Reads the text of Llama 3.2 with images. The layers that attend to images are left out, because they have no effect on texts without
+/// images.
+fn mllama(text: &Fields) -> Read {
+    let mut config = llama_sizes(text)?;
+    rotary(&mut config, text, None)?;
+    let cross: Vec<usize> = match text.list_opt("cross_attention_layers")? {
+        None => MLLAMA_CROSS_LAYERS.to_vec(),
+        Some(list) => {
+            let layers = list.iter().map(|layer| usize::try_from(layer.as_u64()?).ok());
+            let layers: Option<Vec<usize>> = layers.collect();
+            layers.ok_or_else(|| text.error("field `cross_attention_layers` must be a list of layers"))?
+        }
+    };
+    let layers: Vec<usize> = (0..config.layers).filter(|layer| !cross.contains(layer)).collect();
+    if layers.is_empty() {
+        return Err(text.error("all layers of `num_hidden_layers` are in `cross_attention_layers`"));
+    }
+    let table =
+        Layout::FirstRows { rows: config.vocab_size, of: config.vocab_size.saturating_add(MLLAMA_IMAGE_TOKENS) };
+    config.layers = layers.len();
+    let keys = KeyMap::new()
+        .array("embed.embedding", "model.embed_tokens.weight", table)
+        .and(llama_keys())
+        .with_layers(&layers);
+    let keys = cross.iter().fold(keys, |keys, layer| {
+        ["model.", "model.language_model.", "language_model.model."]
+            .iter()
+            .fold(keys, |keys, start| keys.ignore(&format!("{start}layers.{layer}.**")))
+    });
+    Ok((config, keys))
 }
 
 /// Reads the decoder of a model that hears, sees and speaks. The decoder writes the text that another decoder speaks.
@@ -149,16 +267,20 @@ pub(super) fn read_thinker(fields: &Fields, kind: &str) -> Read {
 }
 
 /// The starts of names of fields that describe images and sounds, and their embeddings.
-const IMAGE_FIELDS: [&str; 32] = [
+const IMAGE_FIELDS: [&str; 37] = [
+    "acoustic_",
     "adapter_",
+    "adaptor_",
     "alignment_",
     "audio_",
     "deepstack_",
     "density_router_",
     "downsample_",
-    "image_",
+    "encoder_config",
     "force_image_size",
+    "has_lora_adapter",
     "im_",
+    "image_",
     "insert_layer_id",
     "merge",
     "mm_",
@@ -172,11 +294,12 @@ const IMAGE_FIELDS: [&str; 32] = [
     "qformer_",
     "scale_factor",
     "seconds_per_chunk",
+    "semantic_",
     "slice_",
     "sound_",
     "spatial_",
-    "use_image_newline_parameter",
     "use_decoder_only_language_model",
+    "use_image_newline_parameter",
     "video_",
     "vision_",
     "visual_",
@@ -194,12 +317,16 @@ fn skip_images<'a>(fields: &Fields<'a>) {
 }
 
 /// The starts of names of arrays for images and sounds.
-const IMAGE_PARTS: [&str; 45] = [
+const IMAGE_PARTS: [&str; 50] = [
+    "acoustic_",
+    "adaptor.",
     "aligner.",
+    "audio_adaptor.",
     "audio_tower.",
     "connector.",
     "embed_audio.",
     "embed_vision.",
+    "encoder.",
     "generation_aligner.",
     "generation_embeddings.",
     "generation_head.",
@@ -223,6 +350,7 @@ const IMAGE_PARTS: [&str; 45] = [
     "qwen2_model.",
     "resampler_model.",
     "sam_model.",
+    "semantic_",
     "sound_encoder.",
     "sound_projection.",
     "spatial_projectors.",
