@@ -13,7 +13,7 @@ from transformers import CONFIG_MAPPING
 OUT = pathlib.Path(__file__).parents[2] / "crates/shardax-models/src/huggingface/defaults.json"
 MODEL_TYPES = """
 wavlm unispeech unispeech-sat data2vec-audio vit_mae yolos vitpose vitpose_backbone dpt big_bird trocr mobilebert detr table-transformer donut-swin sam sam_vision_model sam_prompt_encoder sam_mask_decoder
-led mllama_text_model
+led mllama_text_model chinese_clip chinese_clip_text_model chinese_clip_vision_model
 audio-spectrogram-transformer xglm longformer depth_anything wav2vec2 hubert layoutlm rembert blenderbot-small mobilenet_v1 mobilenet_v2 efficientnet swinv2 cosmos3_edge_text dbrx deepseek_ocr2_text step3p5
 blenderbot plbart mvp convnext convnextv2 ernie4_5_vl_moe_text regnet resnet segformer swin
 kimi_linear mimo_v2_flash olmo_hybrid beit data2vec-vision siglip2 siglip2_text_model siglip2_vision_model metaclip_2 metaclip_2_text_model metaclip_2_vision_model deepseek_v32 dinov3_vit gemma4_unified_text glm_moe_dsa megatron-bert xlm-roberta-xl

@@ -49,6 +49,22 @@ def clip(name="clip", end=31, kind="CLIP"):
     written(name, model, {"input_ids": tokens, "pixel_values": images, **{name: output[name] for name in names}})
 
 
+CHINESE = {"text_config": {"vocab_size": VOCABULARY, "max_position_embeddings": 12, "type_vocab_size": 2, "pad_token_id": 1, **SIZES},
+           "vision_config": {"image_size": 8, "patch_size": 4, **SIZES, "hidden_size": 24}, "projection_dim": 10}
+
+
+def chinese_clip():
+    """With padding."""
+    model = transformers.ChineseCLIPModel(transformers.ChineseCLIPConfig(**CHINESE))
+    randomize(model)
+    mask = torch.tensor([[1] * 7, [1] * 4 + [0] * 3, [1] * 6 + [0]])
+    tokens, images = torch.randint(3, VOCABULARY, (3, 7)), torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        output = model(input_ids=tokens, pixel_values=images, attention_mask=mask)
+    names = ["logits_per_image", "text_embeds", "image_embeds"]
+    written("chinese_clip", model, {"input_ids": tokens, "attention_mask": mask, "pixel_values": images, **{name: output[name] for name in names}})
+
+
 def dinov2(name="dinov2", kind="Dinov2ForImageClassification", **options):
     """With images of the size of the configuration, and of another one, for which positions are interpolated."""
     t = transformers
@@ -527,6 +543,7 @@ CASES = {
     "clip_largest": lambda: clip("clip_largest", end=2),
     # The number that means something else in CLIP's class.
     "metaclip_2": lambda: clip("metaclip_2", end=2, kind="MetaClip2"),
+    "chinese_clip": chinese_clip,
     "dinov2": dinov2,
     "dinov2_model": lambda: dinov2("dinov2_model", "Dinov2Model", use_swiglu_ffn=True, qkv_bias=False),
     "dinov2_registers": lambda: dinov2("dinov2_registers", "Dinov2WithRegistersForImageClassification", num_register_tokens=3),

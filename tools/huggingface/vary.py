@@ -20,7 +20,7 @@ from transformers import (AutoConfig, AutoModel, AutoModelForAudioClassification
                           AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoModelForZeroShotImageClassification)
 
 from defaults import defaults
-from towers import AST, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DONUT, DPT, DPT_ENCODER, LED, SAM, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS, random_tables
+from towers import AST, CHINESE, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DONUT, DPT, DPT_ENCODER, LED, SAM, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS, random_tables
 from generate import DISTANCES, DISTILLED, FAMILIES, DECODER, GPT, KV, MODERN, SIZES, TEXTS as PUBLISHED, VOCABULARY, class_of_texts, randomize, sizes_of
 
 transformers.logging.set_verbosity_error()
@@ -130,6 +130,7 @@ TOWERS["donut"] = {"encoder": {"model_type": "donut-swin", **DONUT},
 TOWERS["vision-encoder-decoder"] = {"encoder": {"model_type": "vit", "image_size": 8, "patch_size": 4, **SIZES},
                                     "decoder": {"model_type": "trocr", **TROCR, "is_decoder": True, "add_cross_attention": True}}
 TOWERS["sam"] = SAM
+TOWERS["chinese_clip"] = {key: value for key, value in CHINESE.items() if isinstance(value, dict)}
 # The types of parts whose names differ from the names of their fields.
 PART_TYPES = {"prompt_encoder_config": "sam_prompt_encoder", "mask_decoder_config": "sam_mask_decoder"}
 CLASSES = {kind: name for name, kinds in OTHERS.items() for kind in kinds} | {kind: AutoModelForZeroShotImageClassification for kind in TOWERS}

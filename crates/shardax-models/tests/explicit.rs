@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 
 use shardax_models::huggingface::Weights;
 use shardax_models::{
-    Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, DecoderConfig, DepthEstimator, Detr, EncoderDecoder,
-    GenerateOptions, LoadOptions, MobileBert, MobileNet, ModernBert, Pretrained, QkNorm, Resnet, Sam, SamPrompts,
-    Segformer, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
+    Bert, BertOptions, ChineseClip, Clip, Config, ConvNext, Deberta, Decoder, DecoderConfig, DepthEstimator, Detr,
+    EncoderDecoder, GenerateOptions, LoadOptions, MobileBert, MobileNet, ModernBert, Pretrained, QkNorm, Resnet, Sam,
+    SamPrompts, Segformer, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -199,6 +199,16 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
         return sharded(folder, rules, |model: &Clip, input| {
             let forward = jit(|model: Clip, tokens: Array, images: Array| model.forward(tokens, images));
             let logits = forward.call((model, input("input_ids")?, input("pixel_values")?))?;
+            Ok(vec![("logits_per_image", logits)])
+        });
+    }
+    if ChineseClip::read(&config).is_ok() {
+        return sharded(folder, rules, |model: &ChineseClip, input| {
+            let forward = jit(|model: ChineseClip, tokens: Array, images: Array, mask: Array| {
+                model.forward(tokens, images, &BertOptions::new().attention_mask(mask))
+            });
+            let (tokens, mask) = masked(input)?;
+            let logits = forward.call((model, tokens, input("pixel_values")?, mask))?;
             Ok(vec![("logits_per_image", logits)])
         });
     }

@@ -44,7 +44,7 @@ impl Pretrained for Bert {
     fn read(config: &Config) -> Result<(BertConfig, KeyMap)> {
         let fields = config.fields();
         let kind = known_type(&fields, &KNOWN)?;
-        let read = read(&fields, kind)?;
+        let read = read(&fields, kind, None)?;
         fields.finish()?;
         let keys = keys(kind, &read);
         Ok((read, keys))
@@ -70,7 +70,16 @@ impl Pretrained for Bert {
     }
 }
 
-fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
+/// Reads the fields of a BERT that is the encoder of texts in another model, which has no head and no pooling layer. Also returns the names
+/// of its arrays.
+pub(super) fn read_part(fields: &Fields) -> Result<(BertConfig, KeyMap)> {
+    let read = read(fields, "bert", Some(BertHead::None))?;
+    let keys = keys("bert", &read);
+    Ok((read, keys))
+}
+
+/// Reads the fields. Without a head, `architectures` chooses it.
+fn read(fields: &Fields, kind: &str, fixed_head: Option<BertHead>) -> Result<BertConfig> {
     let is_distilled = kind == "distilbert";
     let is_older_nomic = kind == "nomic_bert" && fields.has("n_embd");
     if is_older_nomic {
@@ -94,7 +103,10 @@ fn read(fields: &Fields, kind: &str) -> Result<BertConfig> {
         _ => fields.activation(activation_name)?,
     };
     let class_activation = if matches!(kind, "roformer" | "big_bird") { Some(hidden_act) } else { class_activation };
-    let head = head(fields, class_activation)?;
+    let head = match fixed_head {
+        Some(head) => head,
+        None => head(fields, class_activation)?,
+    };
     let features = fields.size(features_name)?;
     let (heads, layers) = (fields.size(heads_name)?, fields.layers(layers_name)?);
     fields.divides((heads_name, heads), (features_name, features))?;

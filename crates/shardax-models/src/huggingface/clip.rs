@@ -70,6 +70,35 @@ pub struct Clip {
     end_token: Option<i32>,
 }
 
+/// The encoder of images in a [`Clip`], and the layer after it.
+#[derive(Clone, Copy)]
+pub(super) struct ImageSide<'a> {
+    pub patches: &'a Patches,
+    pub first_norm: &'a LayerNorm,
+    pub blocks: &'a [EncoderBlock],
+    pub norm: &'a LayerNorm,
+    pub projection: &'a Linear,
+}
+
+impl ImageSide<'_> {
+    /// Computes the features of images, `[batch, projected features]`.
+    #[track_caller]
+    pub fn features(self, images: impl ArrayLike) -> Array {
+        let x = self.patches.forward(images);
+        if x.check().is_err() {
+            return x;
+        }
+        let x = self.blocks.iter().fold(self.first_norm.forward(x), |x, block| block.forward(x));
+        self.projection.forward(self.norm.forward(x.get((.., 0))))
+    }
+}
+
+/// Computes the cosine similarities `[images, texts]` of features, times a factor whose logarithm is `scale`.
+pub(super) fn similarities(texts: Array, images: Array, scale: &Array) -> Array {
+    let [texts, images] = [texts, images].map(|x| &x / x.square().sum_keepdims(-1).sqrt());
+    einsum("if,tf->it", &[&images, &texts]) * scale.exp().astype(texts.dtype())
+}
+
 impl Pretrained for Clip {
     type Architecture = ClipConfig;
 
@@ -123,32 +152,18 @@ impl Pretrained for Clip {
 
     fn make(config: &ClipConfig, rngs: &mut Rngs) -> Result<Self> {
         let (text, vision) = (&config.text, &config.vision);
-        let patches = PatchSizes {
-            channels: config.num_channels,
-            features: vision.hidden_size,
-            image: config.image_size,
-            patch: config.patch_size,
-            conv_bias: false,
-            has_class: true,
-            has_distillation: false,
-            registers: 0,
-            is_flat: true,
-            has_mask: false,
-            has_mask_dims: false,
-            has_positions: true,
-            interpolation: None,
-        };
+        let sizes = [config.num_channels, vision.hidden_size, config.image_size, config.patch_size];
         Ok(Clip {
             tokens: Embed::builder(config.vocab_size, text.hidden_size).axes(["vocab", "embed"]).build(rngs),
             positions: Embed::new(config.max_position_embeddings, text.hidden_size, rngs),
             text_blocks: blocks(text, true, rngs),
             text_norm: tower_norm(text, rngs),
-            text_projection: projection(text, config.projection_dim, rngs),
-            patches: Patches::new(&patches, rngs)?,
+            text_projection: projection(text.hidden_size, config.projection_dim, rngs),
+            patches: patches(sizes, rngs)?,
             first_norm: tower_norm(vision, rngs),
             image_blocks: blocks(vision, false, rngs),
             image_norm: tower_norm(vision, rngs),
-            image_projection: projection(vision, config.projection_dim, rngs),
+            image_projection: projection(vision.hidden_size, config.projection_dim, rngs),
             // The logarithm of 1 / 0.07.
             logit_scale: array((1.0f32 / 0.07).ln()).astype(rngs.policy().param_dtype),
             end_token: config.end_token,
@@ -189,6 +204,27 @@ pub(super) fn tower(fields: &Fields) -> Result<ClipTower> {
     Ok(tower)
 }
 
+/// Creates the patches of images with this number of channels, features, rows of an image and rows of a patch.
+#[track_caller]
+pub(super) fn patches([channels, features, image, patch]: [usize; 4], rngs: &mut Rngs) -> Result<Patches> {
+    let sizes = PatchSizes {
+        channels,
+        features,
+        image,
+        patch,
+        conv_bias: false,
+        has_class: true,
+        has_distillation: false,
+        registers: 0,
+        is_flat: true,
+        has_mask: false,
+        has_mask_dims: false,
+        has_positions: true,
+        interpolation: None,
+    };
+    Patches::new(&sizes, rngs)
+}
+
 /// Creates the blocks of an encoder.
 #[track_caller]
 pub(super) fn blocks(tower: &ClipTower, is_causal: bool, rngs: &mut Rngs) -> Vec<EncoderBlock> {
@@ -201,8 +237,8 @@ pub(super) fn tower_norm(tower: &ClipTower, rngs: &mut Rngs) -> LayerNorm {
     LayerNorm::builder(tower.hidden_size).epsilon(tower.layer_norm_eps).build(rngs)
 }
 
-fn projection(tower: &ClipTower, features: usize, rngs: &mut Rngs) -> Linear {
-    Linear::builder(tower.hidden_size, features).use_bias(false).kernel_axes([Some("embed"), None]).build(rngs)
+pub(super) fn projection(inputs: usize, features: usize, rngs: &mut Rngs) -> Linear {
+    Linear::builder(inputs, features).use_bias(false).kernel_axes([Some("embed"), None]).build(rngs)
 }
 
 /// Returns the names of an encoder's blocks at a key path.
@@ -215,21 +251,26 @@ pub(super) fn tower_keys(path: &str, model: &str) -> KeyMap {
 
 /// Returns the names of the arrays.
 fn keys() -> KeyMap {
-    let embeddings = ["patch_embedding", "class_embedding", "position_embedding.weight"];
-    let embeddings = embeddings.map(|part| format!("vision_model.embeddings.{part}"));
     KeyMap::new()
         .array("tokens.embedding", "text_model.embeddings.token_embedding.weight", Layout::Same)
         .array("positions.embedding", "text_model.embeddings.position_embedding.weight", Layout::Same)
         .and(tower_keys("text_blocks[*]", "text_model"))
         .norm("text_norm", "text_model.final_layer_norm")
         .linear("text_projection", "text_projection")
-        .and(patch_keys("patches", &embeddings))
+        .ignore("text_model.embeddings.position_ids")
+        .and(image_keys())
+}
+
+/// Returns the names of the encoder of images and of the factor of logits.
+pub(super) fn image_keys() -> KeyMap {
+    let embeddings = ["patch_embedding", "class_embedding", "position_embedding.weight"];
+    let embeddings = embeddings.map(|part| format!("vision_model.embeddings.{part}"));
+    patch_keys("patches", &embeddings)
         .norm("first_norm", "vision_model.pre_layrnorm")
         .and(tower_keys("image_blocks[*]", "vision_model"))
         .norm("image_norm", "vision_model.post_layernorm")
         .linear("image_projection", "visual_projection")
         .array("logit_scale", "logit_scale", Layout::Same)
-        .ignore("text_model.embeddings.position_ids")
         .ignore("vision_model.embeddings.position_ids")
 }
 
@@ -262,12 +303,14 @@ impl Clip {
     #[track_caller]
     pub fn image_features(&self, images: impl ArrayLike) -> Array {
         let _ranks = allow_any_ranks();
-        let x = self.patches.forward(images);
-        if x.check().is_err() {
-            return x;
-        }
-        let x = self.image_blocks.iter().fold(self.first_norm.forward(x), |x, block| block.forward(x));
-        self.image_projection.forward(self.image_norm.forward(x.get((.., 0))))
+        let side = ImageSide {
+            patches: &self.patches,
+            first_norm: &self.first_norm,
+            blocks: &self.image_blocks,
+            norm: &self.image_norm,
+            projection: &self.image_projection,
+        };
+        side.features(images)
     }
 
     /// Computes logits `[images, texts]`: the cosine similarity of the features of each image and each text, times the
@@ -275,8 +318,6 @@ impl Clip {
     #[track_caller]
     pub fn forward(&self, tokens: impl ArrayLike, images: impl ArrayLike) -> Array {
         let _ranks = allow_any_ranks();
-        let (texts, images) = (self.text_features(tokens), self.image_features(images));
-        let [texts, images] = [texts, images].map(|x| &x / x.square().sum_keepdims(-1).sqrt());
-        einsum("if,tf->it", &[&images, &texts]) * self.logit_scale.exp().astype(texts.dtype())
+        similarities(self.text_features(tokens), self.image_features(images), &self.logit_scale)
     }
 }

@@ -27,6 +27,7 @@ mod adapter;
 mod adapter_experts;
 mod bert;
 mod bert_files;
+mod chinese_clip;
 mod clip;
 mod config;
 mod convnext;
@@ -74,6 +75,7 @@ use crate::{Decoder, DecoderConfig, EncoderDecoder};
 
 pub use bert::{Bert, BertConfig, BertHead, BertOptions};
 pub(crate) use bert_files::windows;
+pub use chinese_clip::{ChineseClip, ChineseClipConfig};
 pub use clip::{Clip, ClipConfig, ClipTower};
 pub use config::Config;
 pub use convnext::{ConvNext, ConvNextConfig};

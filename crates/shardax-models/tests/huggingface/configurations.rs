@@ -14,7 +14,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 93] = [
+const OTHERS: [&str; 96] = [
     "albert",
     "audio-spectrogram-transformer",
     "bart",
@@ -24,6 +24,9 @@ const OTHERS: [&str; 93] = [
     "blenderbot",
     "blenderbot-small",
     "camembert",
+    "chinese_clip",
+    "chinese_clip_text_model",
+    "chinese_clip_vision_model",
     "clip",
     "clip_text_model",
     "clip_vision_model",

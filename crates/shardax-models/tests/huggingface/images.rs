@@ -4,8 +4,8 @@ use std::path::Path;
 
 use shardax_models::huggingface::{SegformerHead, SwinVersion, Weights};
 use shardax_models::{
-    Clip, Config, ConvNext, DepthEstimator, Detr, LoadOptions, MobileNet, Pretrained, Resnet, Sam, SamPrompts,
-    Segformer, Siglip, Swin, Vit, VitPose, Yolos,
+    BertOptions, ChineseClip, Clip, Config, ConvNext, DepthEstimator, Detr, LoadOptions, MobileNet, Pretrained, Resnet,
+    Sam, SamPrompts, Segformer, Siglip, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -321,6 +321,31 @@ fn names_of_detr_are_the_names_of_timm() -> Result<()> {
 }
 
 #[test]
+fn chinese_clip_has_the_logits_of_transformers() -> Result<()> {
+    setup();
+    let (case, model) = (case("chinese_clip")?, ChineseClip::from_pretrained(folder("chinese_clip"))?);
+    let (tokens, images) = (case("input_ids")?, case("pixel_values")?);
+    let options = BertOptions::new().attention_mask(case("attention_mask")?);
+    alike("chinese_clip", &model.forward(&tokens, images, &options), &case("logits_per_image")?)?;
+    fails(model.text_features(zeros_dtype([1, 13], DType::I32), &options).check(), &["13 tokens", "12 positions"]);
+    save_again::<ChineseClip>("chinese_clip", &Folder::new().join("chinese_clip"))?;
+    // The fields of a published model.
+    let text = r#"{"architectures": ["ChineseCLIPModel"], "initializer_factor": 1.0, "logit_scale_init_value": 2.6592,
+        "model_type": "chinese_clip", "projection_dim": 512, "text_config": {"architectures": ["ChineseCLIPTextModel"],
+        "attention_probs_dropout_prob": 0.1, "bos_token_id": 0, "directionality": "bidi", "eos_token_id": 2, "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1, "hidden_size": 768, "initializer_range": 0.02, "intermediate_size": 3072, "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 512, "model_type": "chinese_clip_text_model", "num_attention_heads": 12, "num_hidden_layers": 12,
+        "output_past": true, "pad_token_id": 0, "pooler_fc_size": 768, "pooler_num_attention_heads": 12, "pooler_num_fc_layers": 3,
+        "pooler_size_per_head": 128, "pooler_type": "first_token_transform", "type_vocab_size": 2, "vocab_size": 21128},
+        "vision_config": {"dropout": 0.0, "hidden_size": 768, "image_size": 224, "intermediate_size": 3072,
+        "model_type": "chinese_clip_vision_model", "num_attention_heads": 12, "num_hidden_layers": 12, "patch_size": 16,
+        "projection_dim": 512}}"#;
+    let (published, _) = ChineseClip::read(&Config::from_json(text)?)?;
+    assert_eq!((published.text.vocab_size, published.vision.num_hidden_layers), (21128, 12));
+    Ok(())
+}
+
+#[test]
 fn masks_of_sam_equal_transformers() -> Result<()> {
     setup();
     let (case, model) = (case("sam")?, Sam::from_pretrained(folder("sam"))?);
@@ -418,6 +443,7 @@ pub(super) fn save_all(to: &Path, every: usize) -> Result<()> {
         names.iter().step_by(every).try_for_each(|name| save_again::<M>(name, &to.join(name)))
     }
     save::<Clip>(&["clip", "metaclip_2"], to, every)?;
+    save::<ChineseClip>(&["chinese_clip"], to, every)?;
     save::<Siglip>(&["siglip", "siglip2"], to, every)?;
     save::<Vit>(&["beit", "beit_model", "data2vec_vision", "dinov2", "dinov2_model", "dinov3_gated"], to, every)?;
     save::<MobileNet>(&["mobilenet_v1", "mobilenet_v2", "efficientnet"], to, every)?;

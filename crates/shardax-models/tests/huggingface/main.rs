@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use common::{Folder, fails};
 use shardax_models::huggingface::{KeyMap, Layout, Weights, load};
 use shardax_models::{
-    Adapter, Bert, BertOptions, Clip, Config, CrossEncoder, Deberta, Decoder, DecoderConfig, GenerateOptions,
-    LoadOptions, MobileBert, ModernBert, Pretrained, Sam, SentenceEncoder, Siglip, Vit,
+    Adapter, Bert, BertOptions, ChineseClip, Clip, Config, CrossEncoder, Deberta, Decoder, DecoderConfig,
+    GenerateOptions, LoadOptions, MobileBert, ModernBert, Pretrained, Sam, SentenceEncoder, Siglip, Vit,
 };
 use shardax_nn::prelude::*;
 
@@ -177,7 +177,12 @@ fn texts() -> Vec<String> {
         let Ok(config) = Config::open(folder(name)) else { return false };
         let read = Decoder::read(&config);
         let has_object = objects.iter().any(|object| config.get(object).is_some());
-        let is_other = || Clip::read(&config).is_ok() || Siglip::read(&config).is_ok() || Sam::read(&config).is_ok();
+        let is_other = || {
+            Clip::read(&config).is_ok()
+                || ChineseClip::read(&config).is_ok()
+                || Siglip::read(&config).is_ok()
+                || Sam::read(&config).is_ok()
+        };
         assert!(!has_object || read.is_ok() || is_other(), "{name}: {}", read.expect_err("an error"));
         has_object && read.is_ok()
     };

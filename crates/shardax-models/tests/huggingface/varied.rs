@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use shardax_models::huggingface::Weights;
 use shardax_models::{
-    Bert, BertOptions, Clip, Config, ConvNext, Deberta, Decoder, DepthEstimator, Detr, EncoderDecoder, MobileBert,
-    MobileNet, ModernBert, Pretrained, Resnet, Sam, SamPrompts, Segformer, Siglip, SoundEncoder, SpectrogramEncoder,
-    Swin, Vit, VitPose, Yolos,
+    Bert, BertOptions, ChineseClip, Clip, Config, ConvNext, Deberta, Decoder, DepthEstimator, Detr, EncoderDecoder,
+    MobileBert, MobileNet, ModernBert, Pretrained, Resnet, Sam, SamPrompts, Segformer, Siglip, SoundEncoder,
+    SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -102,6 +102,10 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
                 case.get("input_ids")?,
                 images,
             ))
+        }
+        "chinese_clip" => {
+            let (model, tokens) = (ChineseClip::from_pretrained(folder)?, case.get("input_ids")?);
+            Ok(model.forward(tokens, images, &BertOptions::new()))
         }
         "siglip" | "siglip2" => {
             let model = Siglip::from_pretrained(folder)?;
