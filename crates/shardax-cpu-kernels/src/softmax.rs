@@ -25,9 +25,13 @@ const PART: usize = 1 << 12;
 /// The number of maxima and of sums of f64 that are computed together, for vectorization.
 const LANES: usize = 16;
 
-/// The number of elements of a block of columns, and its minimum number of columns.
+/// The number of elements of a block of columns, and its minimum number of columns. Blocks of fewer columns stay in a cache, but the
+/// processor fetches so short parts of rows too late.
 const COLUMN_BLOCK: usize = 1 << 16;
-const MIN_COLUMNS: usize = 64;
+const MIN_COLUMNS: usize = 1 << 10;
+
+/// The minimum number of columns of a block if several threads share a matrix.
+const MIN_SHARED_COLUMNS: usize = 64;
 
 /// The number of rows whose exponentials are added up in the type of the elements. The sums of such parts of a column are added up in f64.
 const PART_ROWS: usize = 256;
@@ -201,12 +205,14 @@ pub fn softmax_columns<T: Logit>(x: View<'_, T>, y: &mut [T], threads: usize) ->
 }
 
 fn softmax_columns_of<T: Logit>(x: View<'_, T>, y: &mut [T], threads: usize) -> Result<()> {
-    let [_, rows, columns] = x.dims("the operand")?;
+    let [batch, rows, columns] = x.dims("the operand")?;
     check("the elements of the result", y.len(), x.data().len())?;
     if y.is_empty() {
         return Ok(());
     }
-    let width = (COLUMN_BLOCK / rows).next_multiple_of(MIN_COLUMNS).max(MIN_COLUMNS).min(columns);
+    let threads_of_matrix = threads.div_ceil(batch).max(1);
+    let share = columns.div_ceil(threads_of_matrix).next_multiple_of(MIN_SHARED_COLUMNS);
+    let width = (COLUMN_BLOCK / rows).max(MIN_COLUMNS).min(share).min(columns);
     let mut tasks = Vec::new();
     for (x, y) in x.data().chunks_exact(rows * columns).zip(y.chunks_exact_mut(rows * columns)) {
         let start = tasks.len();

@@ -92,7 +92,7 @@ fn softmax_of_nothing_and_of_sizes_that_do_not_fit() {
 #[test]
 fn softmax_of_columns_is_that_of_transposed_rows() {
     for [batch, rows, columns] in
-        [[1, 1, 1], [3, 1, 5], [2, 7, 1], [1, 3, 64], [2, 700, 65], [1, 1000, 131], [1, 70_001, 3]]
+        [[1, 1, 1], [3, 1, 5], [2, 7, 1], [1, 3, 64], [2, 700, 65], [1, 1000, 131], [1, 70_001, 3], [1, 30, 2500]]
     {
         let x: Vec<f32> = noise(batch * rows * columns, 4).iter().map(|x| x * 20.0).collect();
         let transposed: Vec<f32> = (0..x.len())
