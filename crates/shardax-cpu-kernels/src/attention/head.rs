@@ -10,8 +10,20 @@ use super::{MASKED_SCORE, Window};
 use crate::few_rows::{add_scaled, sum_of_products};
 use crate::product::{Before, product};
 
-/// The number of queries in a block.
-pub(super) const BLOCK: usize = 64;
+/// The minimum number of queries in a block.
+const MIN_BLOCK: usize = 64;
+
+/// The maximum number of queries in a block, and of its scores, which stay in the second cache.
+const MAX_BLOCK: usize = 256;
+const MAX_SCORES: usize = 1 << 17;
+
+/// The number of queries in a block. Each block packs the keys and the values for its products, so that blocks of many queries take less
+/// time. Blocks of few queries skip more of the keys that a window hides.
+pub(super) fn block_len(queries: usize, keys: usize, window: Window) -> usize {
+    let sees_all_keys = window.before.saturating_add(1) >= queries && window.after.saturating_add(1) >= keys;
+    let block = if sees_all_keys { (MAX_SCORES / keys.max(1)).clamp(MIN_BLOCK, MAX_BLOCK) } else { MIN_BLOCK };
+    block.min(queries)
+}
 
 /// The maximum number of queries that are computed one by one, for example in a decoder that generates one token at a
 /// time. A matmul would pack keys and values first, although each is read only once.
@@ -37,7 +49,8 @@ pub(super) struct Head<'a> {
 impl Head<'_> {
     fn blocks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let queries = self.q.nrows();
-        (0..queries).step_by(BLOCK).map(move |i| i..(i + BLOCK).min(queries))
+        let block = block_len(queries, self.k.nrows(), self.of).max(1);
+        (0..queries).step_by(block).map(move |i| i..(i + block).min(queries))
     }
 
     /// The keys in the window of the query's position.

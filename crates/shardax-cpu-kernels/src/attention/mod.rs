@@ -8,7 +8,7 @@ mod mask;
 use ndarray::{Array2, ArrayView2, ArrayView3, ArrayView4, ArrayViewMut, ArrayViewMut4, Axis, RemoveAxis};
 
 pub use self::head::FEW_QUERIES;
-use self::head::{BLOCK, Head, Softmax};
+use self::head::{Head, Softmax, block_len};
 use self::mask::Mask;
 use crate::tasks::run_tasks;
 use crate::view::check;
@@ -76,7 +76,8 @@ pub struct Backward<'a> {
 
 impl Attention<'_> {
     /// Computes the output `y`, `[batch.., queries, heads, features]`, and the largest score and the sum of exponentials of
-    /// each query, `[batch.., heads, queries]`. Each thread allocates the scores of up to 64 queries with all keys.
+    /// each query, `[batch.., heads, queries]`. Each thread allocates the scores of up to 64 queries with all keys, or at most
+    /// 2¹⁷ scores if these are more.
     ///
     /// # Errors
     /// Returns an error if the shapes of the operands do not agree, or if a result has another number of elements.
@@ -100,7 +101,7 @@ impl Attention<'_> {
         run_tasks(
             tasks,
             threads,
-            || Array2::zeros((BLOCK.min(queries), keys)),
+            || Array2::zeros((block_len(queries, keys, self.window), keys)),
             |scores, (index, (y, (max, sum)))| {
                 let (i, h) = (index / heads, index % heads);
                 let [k, v] = [k, v].map(|x| head(x, i, h / groups));
@@ -111,7 +112,7 @@ impl Attention<'_> {
     }
 
     /// Computes the gradients of the queries, keys and values. Each gradient must have as many elements as its operand.
-    /// Each thread allocates the scores of up to 64 queries with all keys, twice.
+    /// Each thread allocates the scores of up to 64 queries with all keys, or at most 2¹⁷ scores if these are more, twice.
     ///
     /// # Errors
     /// Returns an error if the shapes of the operands do not agree, or if a slice of `of` or a result has another
@@ -148,7 +149,7 @@ impl Attention<'_> {
                 tasks.push(((i, h), dq.by_ref().take(groups).collect::<Vec<_>>(), dk, dv));
             }
         }
-        let block_shape = (BLOCK.min(queries), keys);
+        let block_shape = (block_len(queries, keys, self.window), keys);
         run_tasks(
             tasks,
             threads,

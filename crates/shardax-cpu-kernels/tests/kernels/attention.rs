@@ -85,6 +85,9 @@ fn attention_and_its_gradient() {
         (Sizes([70, 70, 4, 2, 8, 6]), Window { after: 0, ..unlimited }, false),
         (Sizes([90, 20, 2, 2, 4, 4]), Window { before: 3, after: 2 }, false),
         (Sizes([65, 33, 2, 1, 3, 5]), unlimited, true),
+        // Several blocks of the largest number of queries, and of the largest number of scores.
+        (Sizes([300, 7, 2, 1, 5, 6]), unlimited, false),
+        (Sizes([200, 700, 1, 1, 4, 3]), unlimited, true),
     ];
     for (s, window, masked) in cases {
         let Sizes([queries, keys, heads, key_heads, depth, features]) = s;
