@@ -264,8 +264,9 @@ fn normalize_columns<T: Real>(matrix: &mut [T], columns: usize) {
     for row in matrix.chunks_exact(columns) {
         squares.iter_mut().zip(row).for_each(|(square, x)| *square += x.widen() * x.widen());
     }
+    let lengths: Vec<f64> = squares.iter().map(|square| square.sqrt()).collect();
     for row in matrix.chunks_exact_mut(columns) {
-        row.iter_mut().zip(&squares).for_each(|(x, square)| *x = T::narrow(x.widen() / square.sqrt()));
+        row.iter_mut().zip(&lengths).for_each(|(x, length)| *x = T::narrow(x.widen() / length));
     }
 }
 
@@ -377,15 +378,24 @@ fn is_lower_finite<T: Real>(a: &[T], n: usize) -> bool {
 /// The number of rows and columns that are copied together, so that both sides of a block stay in the first cache.
 const BLOCK: usize = 16;
 
-/// Copies a matrix in column order to memory in row order.
+/// Copies a matrix in column order, or the transpose of one, to memory in row order.
 fn write<T: Real>(from: MatRef<'_, T>, to: &mut [T]) {
-    let columns = from.ncols().max(1);
-    for (block, rows) in to.chunks_mut(BLOCK * columns).enumerate() {
-        for start in (0..from.ncols()).step_by(BLOCK) {
-            let width = BLOCK.min(from.ncols() - start);
-            for (i, row) in rows.chunks_exact_mut(columns).enumerate() {
-                let from_row = block * BLOCK + i;
-                row[start..start + width].iter_mut().enumerate().for_each(|(j, x)| *x = from[(from_row, start + j)]);
+    let width = from.ncols().max(1);
+    let columns = from.col_iter().map(|column| column.try_as_col_major().map(|column| column.as_slice()));
+    let Some(columns) = columns.collect::<Option<Vec<&[T]>>>() else {
+        for (to, from) in to.chunks_exact_mut(width).zip(from.row_iter()) {
+            match from.try_as_row_major() {
+                Some(from) => to.copy_from_slice(from.as_slice()),
+                None => to.iter_mut().zip(from.iter()).for_each(|(to, from)| *to = *from),
+            }
+        }
+        return;
+    };
+    for (block, rows) in to.chunks_mut(BLOCK * width).enumerate() {
+        for (index, columns) in columns.chunks(BLOCK).enumerate() {
+            for (i, row) in rows.chunks_exact_mut(width).enumerate() {
+                let row = row[index * BLOCK..].iter_mut();
+                row.zip(columns).for_each(|(to, column)| *to = column[block * BLOCK + i]);
             }
         }
     }
