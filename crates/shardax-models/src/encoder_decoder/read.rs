@@ -191,7 +191,7 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
     let is_learned = matches!(kind, "bart" | "mbart" | "blenderbot" | "blenderbot-small" | "plbart" | "mvp" | "led");
     let sum_norms = matches!(kind, "bart" | "marian" | "blenderbot-small" | "plbart" | "mvp" | "led");
     let first_position = match kind {
-        "m2m_100" => fields.number_or("pad_token_id", 1.0)? as usize + 1,
+        "m2m_100" => fields.natural_or("pad_token_id", 1)? + 1,
         _ if is_learned && !is_led && !kind.starts_with("blenderbot") => BART_FIRST_POSITION,
         _ => 0,
     };
@@ -387,8 +387,7 @@ fn images(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
     }
     let is_projected = read_features.is_none() && image_features != features;
     let is_tied = text.flag_or("tie_word_embeddings", true)?;
-    let first_position =
-        if is_learned { BART_FIRST_POSITION } else { text.number_or("pad_token_id", 1.0)? as usize + 1 };
+    let first_position = if is_learned { BART_FIRST_POSITION } else { text.natural_or("pad_token_id", 1)? + 1 };
     let config = EncoderDecoderConfig {
         vocab_size: text.size("vocab_size")?,
         features,

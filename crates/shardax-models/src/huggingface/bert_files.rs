@@ -148,13 +148,13 @@ fn read(fields: &Fields, kind: &str, fixed_head: Option<BertHead>) -> Result<Ber
             | "roberta-prelayernorm"
             | "esm"
             | "xlm-roberta-xl"
-            | "longformer" => fields.number_or("pad_token_id", 1.0)? as usize + 1,
+            | "longformer" => fields.natural_or("pad_token_id", 1)? + 1,
             "mpnet" => 2,
             _ => 0,
         },
         type_vocab_size: match kind {
             "distilbert" | "mpnet" | "esm" => 0,
-            "gte" => fields.number("type_vocab_size")? as usize,
+            "gte" => fields.natural("type_vocab_size")?,
             _ => fields.size("type_vocab_size")?,
         },
         task_type_vocab_size: match kind {
@@ -175,7 +175,7 @@ fn read(fields: &Fields, kind: &str, fixed_head: Option<BertHead>) -> Result<Ber
         pre_norms: matches!(kind, "esm" | "roberta-prelayernorm" | "megatron-bert" | "xlm-roberta-xl"),
         hides_padding: kind == "esm",
         masked_token: match kind {
-            "esm" if fields.flag("token_dropout")? => Some(fields.number("mask_token_id")? as i32),
+            "esm" if fields.flag("token_dropout")? => Some(fields.natural("mask_token_id")? as i32),
             _ => None,
         },
         layer_norm_eps: if is_distilled {

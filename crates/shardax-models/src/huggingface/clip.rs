@@ -135,7 +135,7 @@ impl Pretrained for Clip {
             vocab_size: text.size("vocab_size")?,
             max_position_embeddings: text.size("max_position_embeddings")?,
             // Configurations of CLIP with this number are older than the support for the field.
-            end_token: Some(text.number("eos_token_id")? as i32).filter(|end| is_meta || *end != 2),
+            end_token: Some(text.natural("eos_token_id")? as i32).filter(|end| is_meta || *end != 2),
             image_size: vision.size("image_size")?,
             patch_size: vision.size("patch_size")?,
             num_channels: vision.size("num_channels")?,

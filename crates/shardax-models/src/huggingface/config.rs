@@ -405,6 +405,22 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Reads an integer of at least 0 that int32 can hold.
+    pub fn natural(&self, name: &'a str) -> Result<usize> {
+        self.required(name, self.natural_opt(name)?)
+    }
+
+    pub fn natural_or(&self, name: &'a str, default: usize) -> Result<usize> {
+        Ok(self.natural_opt(name)?.unwrap_or(default))
+    }
+
+    fn natural_opt(&self, name: &'a str) -> Result<Option<usize>> {
+        self.typed(name, "an integer of at least 0", |value| {
+            let number = value.as_f64().filter(|number| number.fract() == 0.0)?;
+            (0.0..=f64::from(i32::MAX)).contains(&number).then_some(number as usize)
+        })
+    }
+
     pub fn number_opt(&self, name: &'a str) -> Result<Option<f64>> {
         self.typed(name, "a number", Value::as_f64)
     }

@@ -164,7 +164,7 @@ fn read(fields: &Fields) -> Result<DebertaConfig> {
         ));
     }
     fields.skip(&["tie_word_embeddings", "pooler_dropout", "cls_dropout"]);
-    let conv = match fields.number_or("conv_kernel_size", 0.0)? as usize {
+    let conv = match fields.natural_or("conv_kernel_size", 0)? {
         0 => None,
         width if width % 2 == 0 => return Err(fields.error(format!("`conv_kernel_size` is {width}, but must be odd"))),
         width => Some((width, fields.activation_named(fields.text_opt("conv_act")?.unwrap_or("tanh"))?)),
@@ -183,7 +183,7 @@ fn read(fields: &Fields) -> Result<DebertaConfig> {
         num_hidden_layers: fields.layers("num_hidden_layers")?,
         num_attention_heads: heads,
         max_position_embeddings: if fields.flag("position_biased_input")? { positions } else { 0 },
-        type_vocab_size: fields.number("type_vocab_size")? as usize,
+        type_vocab_size: fields.natural("type_vocab_size")?,
         layer_norm_eps: fields.number("layer_norm_eps")?,
         hidden_act: fields.activation("hidden_act")?,
         pooler_act,

@@ -104,7 +104,10 @@ pub(super) fn located<'a, M: Tree>(
         };
         let Some((name, layout)) = keys.located(weights, &name, layout) else {
             let message = format!("{} has no array {name:?}, which contains `{path}`", weights.path().display());
-            let help = "check that the files contain this model; `Weights::names` lists their arrays";
+            let help = match name.ends_with("lm_head.weight") {
+                true => "set \"tie_word_embeddings\" to true in config.json if the token table is also the last layer",
+                false => "check that the files contain this model; `Weights::names` lists their arrays",
+            };
             return Err(value_error(message, help));
         };
         places.push(Place { weights, path, like: leaf, name, layout, to });

@@ -280,7 +280,7 @@ pub(super) fn read_fields(fields: &Fields, head: Option<VitHead>) -> Result<(Vit
         has_class: kind != "ijepa",
         has_distillation: kind == "deit",
         registers: match kind {
-            "dinov2_with_registers" | "dinov3_vit" => fields.number("num_register_tokens")? as usize,
+            "dinov2_with_registers" | "dinov3_vit" => fields.natural("num_register_tokens")?,
             _ => 0,
         },
         interpolates: is_second || kind == DPT,

@@ -340,8 +340,26 @@ fn open(path: &Path) -> Result<Weights> {
     Ok(weights)
 }
 
+/// The start of a file that Git LFS stores in place of a large one.
+const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/";
+
+/// Returns an error if a file is the small text that Git LFS stores in place of the weights.
+fn check_pointer(path: &Path) -> Result<()> {
+    let mut start = Vec::new();
+    // Later reads report a file that cannot be read.
+    let read = fs::File::open(path).and_then(|file| file.take(LFS_POINTER.len() as u64).read_to_end(&mut start));
+    if read.is_ok() && start == LFS_POINTER {
+        let message = format!("{} is a pointer of Git LFS instead of the weights", path.display());
+        return Err(value_error(message, "download the file, for example with `git lfs pull`"));
+    }
+    Ok(())
+}
+
 /// Adds the arrays of a file. The extension of the file determines its format.
 fn add_file(weights: &mut Weights, path: &Path) -> Result<()> {
+    if path.is_file() {
+        check_pointer(path)?;
+    }
     if Gguf::is_named(path) {
         return add_gguf(weights, path);
     }
@@ -399,7 +417,12 @@ fn add_index(weights: &mut Weights, index: &Path) -> Result<()> {
         if Path::new(name).file_name().is_none_or(|last| last != name.as_str()) {
             return Err(damaged(index, 0, format!("{name:?} is not the name of a file in the same folder")));
         }
-        add_file(weights, &index.with_file_name(name))?;
+        let path = index.with_file_name(name);
+        if !path.exists() {
+            let message = format!("{} lists the file {name}, which is not in its folder", index.display());
+            return Err(value_error(message, "download all files of the model into one folder"));
+        }
+        add_file(weights, &path)?;
     }
     match weight_map.iter().find(|(name, _)| !weights.arrays.contains_key(*name)) {
         None => Ok(()),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
-use shardax_models::{Bert, Config, Decoder, Pretrained, Vit};
+use shardax_models::{Bert, Clip, Config, Decoder, Pretrained, Vit};
 use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
@@ -317,7 +317,7 @@ fn damaged_files_are_errors() -> Result<()> {
     std::fs::remove_file(temp.join("model.safetensors")).expect("the file");
     let index = copy("llama", "model.safetensors.index.json");
     write("model.safetensors.index.json", &index);
-    fails(Decoder::from_pretrained(&temp.0), &["cannot read", "model-00001-of-0000"]);
+    fails(Decoder::from_pretrained(&temp.0), &["which is not in its folder", "model-00001-of-0000"]);
     write("model.safetensors.index.json", &index[..index.len() / 2]);
     fails(Weights::open(&temp.0), &["index.json is damaged", "not an index of files"]);
     write("model.safetensors.index.json", br#"{"weight_map":{"a":"../a.safetensors"}}"#);
@@ -419,4 +419,47 @@ fn layers_without_chosen_positions_are_errors() -> Result<()> {
     block.init_cache(&[1, 6]);
     fails(block.decode(zeros([1, 1, 16]), None, None).check(), &["no earlier layer has chosen 4 of the 6 positions"]);
     Ok(())
+}
+
+/// Messages name the file and lead to the fix.
+#[test]
+fn files_that_were_not_downloaded_are_errors() -> Result<()> {
+    setup();
+    let temp = Folder::new();
+    let write = |name: &str, bytes: &[u8]| std::fs::write(temp.join(name), bytes).expect("a file");
+    write("config.json", &copy("gpt2", "config.json"));
+    write("model.safetensors", b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n");
+    fails(Decoder::from_pretrained(&temp.0), &["model.safetensors is a pointer of Git LFS", "git lfs pull"]);
+    std::fs::remove_file(temp.join("model.safetensors")).expect("the file");
+    write("config.json", &copy("llama", "config.json"));
+    write("model.safetensors.index.json", &copy("llama", "model.safetensors.index.json"));
+    let part = "model-00001-of-00002.safetensors";
+    write(part, &copy("llama", part));
+    let words = ["index.json lists the file model-00002-of-00002.safetensors", "download all files"];
+    fails(Decoder::from_pretrained(&temp.0), &words);
+    // Without the last layer, the fix is a field.
+    let mut config: serde_json::Value = serde_json::from_slice(&copy("gpt2", "config.json")).expect("JSON");
+    config["tie_word_embeddings"] = false.into();
+    write("config.json", config.to_string().as_bytes());
+    write("model.safetensors", &copy("gpt2", "model.safetensors"));
+    fails(Decoder::from_pretrained(&temp.0), &["no array \"lm_head.weight\"", "\"tie_word_embeddings\" to true"]);
+    Ok(())
+}
+
+/// Fields that may be 0 are no fractions and not negative, which would be other positions in silence.
+#[test]
+fn counts_and_tokens_are_integers_of_at_least_0() {
+    for value in ["-1", "1.5", "1e30"] {
+        let config = |text: &str| Config::from_json(&format!("{{{}}}", text.replace('?', value)));
+        for read in [
+            config(r#""model_type": "roberta", "pad_token_id": ?"#).and_then(|config| Bert::read(&config).map(drop)),
+            config(r#""model_type": "gte", "type_vocab_size": ?"#).and_then(|config| Bert::read(&config).map(drop)),
+            config(r#""model_type": "clip", "text_config": {"eos_token_id": ?}"#)
+                .and_then(|config| Clip::read(&config).map(drop)),
+            config(r#""model_type": "dinov3_vit", "num_register_tokens": ?"#)
+                .and_then(|config| Vit::read(&config).map(drop)),
+        ] {
+            fails(read, &["must be an integer of at least 0", value.trim_end_matches("30")]);
+        }
+    }
 }

@@ -11,8 +11,8 @@ use crate::ExpertsConfig;
 pub(super) fn read(fields: &Fields, _: &str) -> Read {
     let sized = DecoderConfig { activation: fields.activation("hidden_act")?, ..sizes(fields)? };
     let (layers, hidden) = (sized.layers, sized.hidden);
-    let first = fields.number_or("first_k_dense_replace", 0.0)? as usize;
-    let shared = fields.number("num_shared_experts")? as usize;
+    let first = fields.natural_or("first_k_dense_replace", 0)?;
+    let shared = fields.natural("num_shared_experts")?;
     let scores = match fields.text("expert_selection_fn")? {
         "softmax" => RouterScores::Softmax,
         "sigmoid" => RouterScores::Sigmoid,

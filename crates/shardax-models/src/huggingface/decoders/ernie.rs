@@ -23,7 +23,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
             "field `moe_norm_min` is {bound}, but a lower bound for the sum of weights is not supported"
         )));
     }
-    let shared = fields.number("moe_num_shared_experts")? as usize;
+    let shared = fields.natural("moe_num_shared_experts")?;
     let has_bias = fields.flag("use_bias")?;
     config.experts = Some(ExpertsConfig {
         per_token,

@@ -240,7 +240,7 @@ fn granite(fields: &Fields, kind: &str) -> Read {
     let sized = llama_sizes(fields)?;
     let count = fields.size("num_local_experts")?;
     let shared_hidden = match kind {
-        "granitemoeshared" => Some(fields.number("shared_intermediate_size")? as usize).filter(|hidden| *hidden > 0),
+        "granitemoeshared" => Some(fields.natural("shared_intermediate_size")?).filter(|hidden| *hidden > 0),
         _ => None,
     };
     let mut config = DecoderConfig {

@@ -22,7 +22,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         config.biases.mlp = fields.flag("mlp_bias")?;
         return Ok((config, sinks.and(llama_keys())));
     }
-    let shared = Some(fields.number("shared_intermediate_size")? as usize).filter(|hidden| *hidden > 0);
+    let shared = Some(fields.natural("shared_intermediate_size")?).filter(|hidden| *hidden > 0);
     let chosen = sized_experts(fields, fields.size("num_local_experts")?, config.hidden)?;
     config.experts = Some(ExpertsConfig { shared_hidden: shared, ..chosen });
     let layer = "model.layers.*.block_sparse_moe";

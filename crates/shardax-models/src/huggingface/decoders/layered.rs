@@ -79,7 +79,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
 
 /// Returns the first of the layers at the end that use the keys and values of earlier layers.
 fn first_shared_layer(fields: &Fields, layers: usize) -> Result<usize> {
-    Ok(layers.saturating_sub(fields.number("num_kv_shared_layers")? as usize))
+    Ok(layers.saturating_sub(fields.natural("num_kv_shared_layers")?))
 }
 
 /// Returns the last layer before `first_shared` that has a window if `layer` has one, and none otherwise.
@@ -91,7 +91,7 @@ fn lender(config: &DecoderConfig, first_shared: usize, layer: usize) -> Option<u
 fn third(fields: &Fields, config: &mut DecoderConfig) -> Result<KeyMap> {
     config.streams = Some(StreamsConfig {
         count: fields.size("altup_num_inputs")?,
-        active: fields.number("altup_active_idx")? as usize,
+        active: fields.natural("altup_active_idx")?,
         scales_active: fields.flag("altup_correct_scale")?,
         rank: fields.size("laurel_rank")?,
     });

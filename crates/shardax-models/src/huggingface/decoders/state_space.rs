@@ -190,7 +190,7 @@ pub(super) fn granite(fields: &Fields, _: &str) -> Read {
     config.state_space = Some(space).filter(|space| space.layers.contains(&true));
     let shared = fields.size("shared_intermediate_size")?;
     // Without experts, the shared expert is the only MLP.
-    let keys = match fields.number("num_local_experts")? as usize {
+    let keys = match fields.natural("num_local_experts")? {
         0 => {
             fields.skip(&["num_experts_per_tok", "intermediate_size"]);
             config.hidden = shared;

@@ -60,7 +60,7 @@ pub(super) fn read(fields: &Fields, _: &str) -> Read {
 /// Returns the entries of a list for the layers. Published files add entries for layers that predict additional tokens.
 fn entries<'a>(fields: &Fields<'a>, name: &'a str, layers: usize) -> Result<Option<&'a [serde_json::Value]>> {
     let Some(list) = fields.list_opt(name)? else { return Ok(None) };
-    let added = fields.number_or("num_nextn_predict_layers", 0.0)? as usize;
+    let added = fields.natural_or("num_nextn_predict_layers", 0)?;
     if list.len() == layers || list.len() == layers.saturating_add(added) {
         Ok(list.get(..layers))
     } else {
