@@ -86,7 +86,7 @@ def generate(count, seed, out, mode=None):
         rng = np.random.default_rng([seed, index])
         index += 1
         try:
-            p = programs.Builder(rng, table).program(mode)
+            p = programs.Builder(rng, table, mode == "nested").program(mode)
         except programs.Rejected as error:
             rejections[str(error)] += 1
             continue
@@ -157,7 +157,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--mode", choices=["explicit"], help="make programs of this mode alone")
+    parser.add_argument("--mode", choices=["explicit", "nested"], help="make only programs of this mode, or with nested transformations")
     parser.add_argument("--out", type=Path, required=True, help="the file to write")
     parser.add_argument("--reduce", type=Path, metavar="FILE", help="write parts of this file's programs that are named")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="write the programs of these files as one")

@@ -5,6 +5,7 @@ import warnings
 import explicit
 import jax
 import jax.numpy as jnp
+import nests
 import numpy as np
 from golden import COMPLEX, DTYPES, SIXTY_FOUR, TOLERANCE, short
 from jax.sharding import Mesh
@@ -57,8 +58,9 @@ def tame(x):
 class Values:
     """Random inputs. A fifth of them has special values: NaN, infinities, denormals, the largest and the smallest."""
 
-    def __init__(self, rng):
+    def __init__(self, rng, special=0.2):
         self.rng = rng
+        self.special = special
 
     def draw(self, shape, dtype, like=None):
         rng, name = self.rng, short(dtype)
@@ -90,7 +92,7 @@ class Values:
         else:
             x = rng.standard_normal(shape) * rng.choice([1.0, 1.0, 4.0, 30.0])
         real = np.dtype(DTYPES[COMPLEX.get(name, name)])
-        if rng.random() < 0.2:
+        if rng.random() < self.special:
             info = jnp.finfo(real)
             tiny, large = float(info.tiny), float(info.max)
             special = [np.nan, np.inf, -np.inf, 0.0, -0.0, tiny / 8, -tiny / 2, tiny, large, -large / 2, 1.0, -1.0]
@@ -112,13 +114,22 @@ class Program:
         self.x64 = False
 
     def values(self, inputs, noise):
-        """All values, each step's results disturbed by its noise; None leaves them as they are."""
+        """All values, each step's results disturbed by its noise; None leaves them as they are.
+
+        The noise of the body of a nest is one array of signs for all steps.
+        """
         made = [jnp.asarray(x) for x in inputs]
         at = 0
         for operation, operands in self.steps:
-            for x in operation.call(*[made[i] for i in operands]):
-                n = None if noise is None or operation.exact or not is_float(x.dtype) else noise[at]
-                made.append(x if n is None else disturb(x, n))
+            xs = [made[i] for i in operands]
+            nested = operation.family == "nest" and noise is not None
+            shared = isinstance(noise, jax.Array)
+            found = operation.call(*xs, noise=jnp.sign(noise if shared else noise[at])) if nested else operation.call(*xs)
+            for x in found:
+                if noise is None or operation.exact or not is_float(x.dtype):
+                    made.append(x)
+                else:
+                    made.append(disturb(x, jnp.roll(noise, at) * 2 * EPSILON[short(x.dtype)] if shared else noise[at]))
                 at += 1
         return made
 
@@ -138,15 +149,19 @@ def broadcast(a, b):
 class Builder:
     """Makes one random program."""
 
-    def __init__(self, rng, table):
+    def __init__(self, rng, table, nested=False):
         self.rng = rng
         self.table = table
-        self.draw = Values(rng)
+        self.nested = nested
+        self.depth = 0
+        self.draw = Values(rng, 0.04 if nested else 0.2)
 
     def program(self, mode=None):
         rng = self.rng
         names = list(MODES)
         weights = np.array([MODES[m] for m in names], float)
+        if mode == "nested":
+            mode = None
         self.mode = mode or str(rng.choice(names, p=weights / weights.sum()))
         p = Program(self.mode)
         p.x64 = bool(rng.random() < 0.15)
@@ -183,6 +198,8 @@ class Builder:
         """Rejects what is not as in JAX, for a reason that the page on differences gives."""
         for operation, operands in p.steps:
             dtypes = [short(p.avals[i].dtype) for i in operands]
+            for inner in getattr(operation, "bodies", []):
+                self.reject_known(inner.program)
             if operation.op == "avg_pool" and any(name in ("f16", "bf16") for name in dtypes):
                 raise Rejected("an average of half precision")
             if operation.family == "dot" and any(name in COMPLEX for name in dtypes) and (operation.params or {}).get("preferred"):
@@ -193,6 +210,8 @@ class Builder:
         rng = self.rng
         name = short(like.dtype)
         if name in TOLERANCE and name not in COMPLEX:
+            if self.nested and rng.random() < 0.1:
+                return DTYPES[str(rng.choice(["f32", "bf16", "f16"]))]
             if self.main in TOLERANCE and rng.random() < 0.92:
                 return DTYPES[self.main]
             return DTYPES["f64" if self.p.x64 else "f32"]
@@ -261,7 +280,7 @@ class Builder:
             fresh.append(x)
         return operands, fresh
 
-    def fill(self):
+    def fill(self, wanted=None):
         """Steps until there are enough."""
         rng, p = self.rng, self.p
         families = list(FAMILIES)
@@ -271,7 +290,7 @@ class Builder:
         if self.mode == "hvp":
             weights[[families.index(f) for f in ("linalg", "transform", "control")]] *= 0.4
         weights /= weights.sum()
-        wanted = int(rng.integers(1, 7)) if self.mode != "eager" else int(rng.integers(1, 5))
+        wanted = wanted or (int(rng.integers(1, 7)) if self.mode != "eager" else int(rng.integers(1, 5)))
         linalg = 0
         for _ in range(60):
             if len(p.steps) >= wanted:
@@ -289,9 +308,12 @@ class Builder:
                 i = int(rng.integers(len(p.avals)))
                 self.add(explicit.Reshard(explicit.spec(rng, p.avals[i].shape)), [i], [])
                 continue
+            if self.nested and self.depth < nests.MAX_DEPTH and rng.random() < (0.5 if self.depth == 0 else 0.25):
+                nests.grow(self)
+                continue
             family = str(rng.choice(families, p=weights))
             operation = self.table[family][int(rng.integers(len(self.table[family])))]
-            if (p.diff and not operation.grad) or (p.x64 and operation.op in NARROW_ONLY):
+            if (p.diff and not operation.grad and not self.nested) or (p.x64 and operation.op in NARROW_ONLY):
                 continue
             if operation.x64 != p.x64 and (operation.x64 or family in ("random", "convert")):
                 continue
@@ -325,6 +347,8 @@ class Builder:
         if self.mode == "explicit" and explicit.differs(operation, [avals[i] for i in operands], results):
             return False
         if differs(operation, [avals[i] for i in operands], results):
+            return False
+        if p.diff and not operation.grad and any(is_float(r.dtype) for r in results):
             return False
         if not results or any(r.size > VALUE_SIZE or len(r.shape) > 5 or jax.dtypes.issubdtype(r.dtype, jax.dtypes.extended) for r in results):
             return False
@@ -386,11 +410,11 @@ def noises(p, rng, trial):
     out = []
     for aval, owner in zip(p.avals[len(p.inputs) :], p.owner[len(p.inputs) :]):
         operation = p.steps[owner][0]
-        if not is_float(aval.dtype) or operation.exact:
+        if operation.family != "nest" and (not is_float(aval.dtype) or operation.exact):
             out.append(np.zeros(0, np.float32))
             continue
         name = short(aval.dtype)
-        size = 2 * EPSILON[name]
+        size = 2 * EPSILON.get(name, 1.0)
         if operation.tol and operation.tol > TOLERANCE[name] and name in ("f32", "c64"):
             size = operation.tol / 8
         if operation.family == "control":

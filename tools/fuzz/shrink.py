@@ -9,6 +9,7 @@ import itertools
 
 import explicit
 import jax
+import nests
 import numpy as np
 import operations
 import programs
@@ -34,14 +35,17 @@ def load(meta, tensors, table):
             x = np.split(x, parts, d)[0] if parts > 1 else x
         p.inputs.append(x)
     by_name = {(family, o.name): o for family, found in table.items() for o in found}
-    for family, op, operands, rest in meta["steps"]:
+
+    def step(family, op, operands, rest):
+        if family == "nest":
+            return nests.load(op, rest["params"], p.x64, step)
         if op == "reshard":
-            operation = explicit.Reshard(rest["params"]["spec"])
-        elif family == "spmd":
-            operation = operations.collective_of(op, rest["params"])
-        else:
-            operation = by_name[family, rest.get("name", op)]
-        p.steps.append((operation, operands))
+            return explicit.Reshard(rest["params"]["spec"])
+        if family == "spmd":
+            return operations.collective_of(op, rest["params"])
+        return by_name[family, rest.get("name", op)]
+
+    p.steps = [(step(*saved), saved[2]) for saved in meta["steps"]]
     counts = meta.get("counts", [1] * len(p.steps))
     p.owner = [None] * len(p.inputs) + [s for s, n in enumerate(counts) for _ in range(n)]
     if p.mode == "explicit":

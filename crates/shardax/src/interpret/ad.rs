@@ -165,7 +165,8 @@ impl Linearized {
         backward_logs::collect(true, || self.pull_back(cts))
     }
 
-    fn pull_back(&self, cts: &[Option<Array>]) -> Result<Tangents> {
+    /// Like [`transpose`](Self::transpose), as a part of an enclosing transpose, which collects the logged values.
+    pub fn pull_back(&self, cts: &[Option<Array>]) -> Result<Tangents> {
         let cts: Vec<_> = cts.iter().zip(&self.nonzero_out).filter(|(_, nz)| **nz).map(|(ct, _)| ct.clone()).collect();
         let count = self.program.inputs.len() - self.residuals.len();
         let args: Vec<Operand> = self

@@ -458,3 +458,51 @@ fn a_rule_may_return_a_constant_tangent() -> Result<()> {
     close(&grad(f).call(0.4f32)?, &[0.25]);
     Ok(())
 }
+
+fn tan_twice(x: Array) -> Result<Array> {
+    Ok(scan_n(|c: Array| (c.tan(), ()), x, 2)?.0)
+}
+
+fn tan_in_fori_loop(x: Array) -> Result<Array> {
+    fori_loop(0, 3, |i, c: Array| (c * 0.5).tan() + i, x)
+}
+
+/// The function with a rule that differentiates it by `jvp`, and doubles the tangent. One loop computes both results.
+fn doubled_rule(f: fn(Array) -> Result<Array>, x: Array) -> Result<Array> {
+    let rule = move |(x,): (Array,), (t,): (Array,)| -> Result<(Array, Array)> {
+        let (y, t) = jvp::<(Array,), _>(f, x, t)?;
+        Ok((y, t * 2))
+    };
+    custom_jvp(f).defjvp(rule).call(x)
+}
+
+/// The function with a rule whose second loop is not linear in all that it carries.
+fn rule_with_two_loops(x: Array) -> Result<Array> {
+    fn step((c, t): (Array, Array)) -> ((Array, Array), ()) {
+        ((c.tan(), t * c), ())
+    }
+    fn rule((x,): (Array,), (t,): (Array,)) -> Result<(Array, Array)> {
+        let (_, t) = scan_n(step, (x.clone(), t), 2)?.0;
+        Ok((tan_twice(x)?, t * 2))
+    }
+    custom_jvp(tan_twice).defjvp(rule).call(x)
+}
+
+#[test]
+fn rules_of_custom_jvp_differentiate_loops() -> Result<()> {
+    setup();
+    let x = array(0.3f32);
+    // The derivatives of the same functions in JAX 0.12.
+    for (f, first, second) in
+        [(tan_twice as fn(Array) -> Result<Array>, 2.4152086, 3.185727), (tan_in_fori_loop, 0.3486885, 0.119693)]
+    {
+        let g = move |x: Array| doubled_rule(f, x);
+        same(&g(x.clone())?, &f(x.clone())?);
+        same(&value_and_grad(g).call(&x)?.0, &f(x.clone())?);
+        close(&grad(g).call(&x)?, &[first]);
+        close(&jit(grad(g)).call(&x)?, &[first]);
+        close(&grad(grad(g)).call(&x)?, &[second]);
+    }
+    close(&grad(rule_with_two_loops).call(&x)?, &[0.18560176]);
+    Ok(())
+}

@@ -10,6 +10,7 @@
 mod golden_support;
 
 mod collectives;
+mod nests;
 mod program;
 mod relations;
 mod source;
@@ -99,6 +100,21 @@ fn random_programs_of_explicit_types_equal_jax() {
         .collect();
     let passes = known.iter().find(|(name, _)| failures.iter().all(|f| f.program.name != *name));
     assert!(passes.is_none(), "{passes:?} is known to differ, and does not");
+    assert!(wrong.is_empty(), "{} programs differ from JAX:\n{}", wrong.len(), wrong.join("\n\n"));
+}
+
+/// Programs with derivatives, loops, branches, batches and custom rules of smaller programs.
+#[test]
+fn random_programs_of_nested_transformations_equal_jax() {
+    setup();
+    let cases = cases(&committed().with_file_name("nested.safetensors"), "fuzz");
+    let cases: Vec<Case> = cases.into_iter().step_by(one_of(3)).collect();
+    let wrong: Vec<String> = run_all(&cases)
+        .iter()
+        .map(|f| {
+            format!("{} ({}): {}\n\n{}", f.program.name, f.operations, f.what, source::rust(&Program::new(f.program)))
+        })
+        .collect();
     assert!(wrong.is_empty(), "{} programs differ from JAX:\n{}", wrong.len(), wrong.join("\n\n"));
 }
 

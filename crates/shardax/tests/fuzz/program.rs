@@ -8,7 +8,7 @@ use shardax::shape::AxisName;
 use shardax::sharding::DimSpec;
 use shardax::{Error, ErrorKind};
 
-use super::collectives;
+use super::{collectives, nests};
 use crate::golden_support::read::ints;
 use crate::golden_support::{self, Case, Fun, Host};
 
@@ -31,14 +31,15 @@ pub struct Program<'a> {
 }
 
 impl Step {
-    fn new(json: &Value, count: usize) -> Step {
+    pub fn new(json: &Value, count: usize) -> Step {
         fn text(v: &Value) -> String {
             v.as_str().unwrap_or_default().to_owned()
         }
         let options = &json[3];
         let op = text(&json[1]);
         let name = options["name"].as_str().map_or_else(|| op.clone(), str::to_owned);
-        let family = FAMILIES.iter().map(|(name, _)| *name).find(|f| json[0] == **f).unwrap_or("spmd");
+        let known = FAMILIES.iter().map(|(name, _)| *name).chain(["nest"]).find(|f| json[0] == **f);
+        let family = known.unwrap_or("spmd");
         let case = Case { family, name, op, meta: options.clone(), tensors: BTreeMap::new() };
         Step { case, operands: ints(&json[2]).into_iter().map(|i| i as usize).collect(), count }
     }
@@ -67,6 +68,7 @@ impl Step {
         let case = Case { meta, tensors, name: self.case.name.clone(), op: self.case.op.clone(), ..self.case };
         match FAMILIES.iter().find(|(name, _)| *name == case.family) {
             Some((_, function)) => function(&case),
+            None if case.family == "nest" => nests::function(&case),
             None => collectives::function(&case),
         }
     }
@@ -141,15 +143,7 @@ impl<'a> Program<'a> {
 
     /// The results of the steps.
     fn body(&self, xs: &[Array]) -> Result<Vec<Array>> {
-        let mut values = xs.to_vec();
-        for step in &self.steps {
-            let operands: Vec<Array> = step.operands.iter().map(|&i| values[i].clone()).collect();
-            let f = step.function(&operands).unwrap_or_else(|| panic!("no function for {}", step.name()));
-            let made = f(&operands)?;
-            assert_eq!(made.len(), step.count, "results of {}", step.name());
-            values.extend(made);
-        }
-        Ok(self.results.iter().map(|&i| values[i].clone()).collect())
+        run_steps(&self.steps, &self.results, xs)
     }
 
     /// The program in its mode, of all its arguments.
@@ -250,11 +244,24 @@ impl<'a> Program<'a> {
     }
 }
 
+/// Applies the steps, and returns these values.
+pub fn run_steps(steps: &[Step], results: &[usize], xs: &[Array]) -> Result<Vec<Array>> {
+    let mut values = xs.to_vec();
+    for step in steps {
+        let operands: Vec<Array> = step.operands.iter().map(|&i| values[i].clone()).collect();
+        let f = step.function(&operands).unwrap_or_else(|| panic!("no function for {}", step.name()));
+        let outputs = f(&operands)?;
+        assert_eq!(outputs.len(), step.count, "results of {}", step.name());
+        values.extend(outputs);
+    }
+    Ok(results.iter().map(|&i| values[i].clone()).collect())
+}
+
 fn pick(xs: &[Array], at: &[usize]) -> Vec<Array> {
     at.iter().map(|&i| xs[i].clone()).collect()
 }
 
-fn put(xs: &[Array], at: &[usize], values: Vec<Array>) -> Vec<Array> {
+pub fn put(xs: &[Array], at: &[usize], values: Vec<Array>) -> Vec<Array> {
     let mut xs = xs.to_vec();
     for (&i, x) in at.iter().zip(values) {
         xs[i] = x;

@@ -17,9 +17,9 @@ use crate::core::program::{Aval, Program};
 use crate::core::sharding_rule::agrees;
 use crate::core::tree::TreeDef;
 use crate::error::{Error, ErrorKind, Result, err};
-use crate::interpret::ad::{backward, tangent_aval};
+use crate::interpret::ad::{backward, jvp_eval, tangent_aval};
 use crate::interpret::batching::{batch_eval, batch_program, bound};
-use crate::interpret::higher_order::{bind_checked, tangent_or_zeros};
+use crate::interpret::higher_order::{bind_checked, spread_marked, tangent_or_zeros, trace_of, zeros};
 use crate::shape::AxisName;
 use crate::sharding::axis_env::with_axes;
 
@@ -256,6 +256,36 @@ impl Primitive for CustomJvp {
             checked_tangents.push(Some(t));
         }
         Ok((outs.into(), checked_tangents))
+    }
+
+    /// A rule may compute results and tangents together, for example in one loop or one compiled function. Then the linear
+    /// trace records this operation, and the results would belong to it. Therefore such a rule is split into its non-linear
+    /// and its linear part.
+    fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let linear_trace = tangents.iter().flatten().find_map(trace_of);
+        let (outs, out_tangents) = self.jvp(args, tangents)?;
+        if outs.iter().all(|out| linear_trace.is_none() || trace_of(out) != linear_trace) {
+            return Ok((outs, out_tangents));
+        }
+        let marks: Vec<bool> = tangents.iter().map(Option::is_some).collect();
+        let types = args.iter().chain(tangents.iter().flatten()).map(Array::aval).collect::<Vec<Aval>>();
+        let mut has_tangent = Vec::new();
+        let rule = trace(&types, |inputs| {
+            let (primals, given) = inputs.split_at(args.len());
+            let (outs, out_tangents) = self.jvp(primals, &spread_marked(given.iter().cloned(), &marks))?;
+            has_tangent = out_tangents.iter().map(Option::is_some).collect();
+            Ok(outs.into_iter().chain(out_tangents.into_iter().flatten()).collect())
+        })?;
+        // A rule is linear in the tangents, so that its derivative by them is the same at any point.
+        let zeros = tangents.iter().flatten().map(|t| zeros(&t.aval()));
+        let primals: Vec<Array> = rule.captures.iter().chain(args).cloned().chain(zeros).collect();
+        let mut given: Tangents = vec![None; rule.captures.len() + args.len()];
+        given.extend(tangents.iter().flatten().cloned().map(Some));
+        let (mut outs, mut out_tangents) = jvp_eval(&rule.program, &primals, &given, true)?;
+        let mut out_tangents = out_tangents.split_off(has_tangent.len()).into_iter();
+        outs.truncate(has_tangent.len());
+        let spread = has_tangent.iter().map(|has| if *has { out_tangents.next().flatten() } else { None });
+        Ok((outs.into(), spread.collect()))
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {

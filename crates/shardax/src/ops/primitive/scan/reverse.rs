@@ -3,18 +3,64 @@
 use super::Role::{Carry, Const, Scanned};
 use super::{Role, Scan};
 use crate::core::array::Array;
-use crate::core::primitive::{Operand, Tangents};
-use crate::core::program::trace::{Traced, trace};
+use crate::core::primitive::{Operand, Primitive, Tangents};
+use crate::core::program::trace::{Traced, is_linear, trace, trace_linear};
 use crate::core::program::{Atom, Aval};
-use crate::error::{Result, err};
-use crate::interpret::ad::{backward, tangent_aval};
+use crate::error::{ErrorKind, Result, err};
+use crate::interpret::ad::{Linearized, backward, tangent_aval};
 use crate::interpret::backward_logs::{self, Layout};
 use crate::interpret::eval::eval;
 use crate::interpret::higher_order::{Residual, marked, spread_marked, tangent_or_zeros, zeros};
 
 impl Scan {
     /// Returns the cotangents of the operands, for a body that varies like its operands.
+    ///
+    /// The loop may compute values that do not depend on linear operands, for example if the rule of a `custom_jvp`
+    /// function applies `jvp` to a loop. If such a value is carried, the loop is split first.
     pub(super) fn transpose_fitted(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        match self.transpose_linear(cts, args) {
+            Err(error) if error.kind() == ErrorKind::NotImplemented && self.carries_nonlinear(args)? => {
+                self.transpose_split(cts, args)
+            }
+            result => result,
+        }
+    }
+
+    /// Returns `true` if a carry does not depend on the linear operands.
+    fn carries_nonlinear(&self, args: &[Operand]) -> Result<bool> {
+        let tangents: Tangents = args.iter().map(|arg| arg.is_linear().then(|| zeros(&arg.aval()))).collect();
+        if tangents.iter().all(Option::is_none) {
+            return Ok(false);
+        }
+        let (_, nonzero) = self.split_body(&tangents)?;
+        Ok(nonzero[self.num_consts..][..self.num_carry].contains(&false))
+    }
+
+    /// Computes the non-linear part of the loop, and transposes the linear part, which carries only linear values.
+    fn transpose_split(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
+        let marks: Vec<bool> = args.iter().map(Operand::is_linear).collect();
+        // A linear function is its derivative at any point, so it is linearized at zero.
+        let primals: Vec<Array> = args
+            .iter()
+            .map(|arg| match arg {
+                Operand::NonLinear(array) => array.clone(),
+                Operand::Linear(aval) => zeros(aval),
+            })
+            .collect();
+        let avals: Vec<Aval> = args.iter().filter(|arg| arg.is_linear()).map(Operand::aval).collect();
+        let mut nonzero_out = Vec::new();
+        let Traced { program, captures } = trace_linear(&avals, |inputs| {
+            let tangents = spread_marked(inputs.iter().cloned(), &marks);
+            let (_, out_tangents) = self.linearize(&primals, &tangents)?;
+            let out_tangents: Tangents = out_tangents.into_iter().map(|t| t.filter(is_linear)).collect();
+            nonzero_out = out_tangents.iter().map(Option::is_some).collect();
+            Ok(out_tangents.into_iter().flatten().collect())
+        })?;
+        let in_cts = Linearized { program, residuals: captures, nonzero_out }.pull_back(cts)?;
+        Ok(spread_marked_options(in_cts, &marks))
+    }
+
+    fn transpose_linear(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
         let backward_loop = BackwardLoop::new(self, cts, args);
         check_carry(&backward_loop.out_avals[..self.num_carry])?;
         let (step, step_results) = backward_loop.trace_step()?;
@@ -178,6 +224,12 @@ impl<'a> BackwardLoop<'a> {
         backward_logs::record(step_results.layout.entries(results))?;
         Ok(in_cts)
     }
+}
+
+/// One item for each mark: the next of `items` if the mark is set, otherwise `None`.
+fn spread_marked_options(items: Tangents, marks: &[bool]) -> Tangents {
+    let mut items = items.into_iter();
+    marks.iter().map(|mark| if *mark { items.next().flatten() } else { None }).collect()
 }
 
 fn count(marks: &[bool]) -> usize {
