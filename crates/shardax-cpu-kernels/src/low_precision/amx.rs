@@ -25,6 +25,7 @@ const MIN_ROWS: usize = if cfg!(test) { 1 } else { 16 };
 const MIN_PRODUCTS: usize = if cfg!(test) { 1 } else { 1 << 15 };
 
 /// The sums of a step.
+#[derive(Clone)]
 #[repr(align(64))]
 pub(super) struct Sums<T>(pub [[T; COLUMNS]; ROWS]);
 
@@ -56,7 +57,8 @@ pub(super) fn multiply<U: Unit, R: Rounded<U::Sum>, P: TileProduct<U::Sum>>(
     // A block of the right operand stays in the second cache, because each panel of rows reads all of it.
     let rows = (LEFT_BLOCK / words / ROWS * ROWS).max(ROWS);
     let columns = (RIGHT_BLOCK / 2 / words / COLUMNS * COLUMNS).max(COLUMNS);
-    let mut sums = vec![[[U::Sum::default(); COLUMNS]; ROWS]; columns.min(right.sides).div_ceil(COLUMNS)];
+    let no_sums = Sums([[U::Sum::default(); COLUMNS]; ROWS]);
+    let mut sums = vec![no_sums; columns.min(right.sides).div_ceil(COLUMNS)];
     let _configured = registers.configure();
     for row in (0..left.sides).step_by(rows) {
         let left = left.slice(row, rows.min(left.sides - row));
@@ -86,44 +88,49 @@ fn multiply_panel<T: Sum, R: Rounded<T>, P: TileProduct<T>>(
     registers: P,
     left: &[[u32; STEP]],
     right: &[[u32; STEP]],
-    sums: &mut [[[T; COLUMNS]; ROWS]],
+    sums: &mut [Sums<T>],
     mut out: ArrayViewMut2<'_, R>,
 ) {
     let part = left.len().div_ceil(left.len().div_ceil(DEPTH / WORDS));
     let mut products = Sums([[T::default(); COLUMNS]; ROWS]);
-    let panels = right.len() / left.len();
+    let panels = right.chunks_exact(left.len());
+    if part == left.len() {
+        for (index, panel) in panels.enumerate() {
+            registers.multiply(left, panel, &mut products);
+            write(std::slice::from_ref(&products), index, &mut out);
+        }
+        return;
+    }
     // A part of the rows stays in the first cache while all columns are multiplied with it.
     for (index, part_of_rows) in left.chunks(part).enumerate() {
-        let is_last = (index + 1) * part >= left.len();
-        for panel in 0..panels {
-            let start = panel * left.len() + index * part;
-            registers.multiply(part_of_rows, &right[start..start + part_of_rows.len()], &mut products);
-            let sums = sums[panel].as_flattened_mut();
-            let products = products.0.as_flattened_mut();
-            match (index == 0, is_last) {
-                (true, false) => sums.copy_from_slice(products),
-                (false, false) => sums.iter_mut().zip(products).for_each(|(sum, product)| *sum = sum.add(*product)),
-                (true, true) => write(products, panel, &mut out),
-                (false, true) => {
-                    products.iter_mut().zip(sums).for_each(|(product, sum)| *product = sum.add(*product));
-                    write(products, panel, &mut out);
-                }
+        for (panel, sums) in panels.clone().zip(&mut *sums) {
+            let part_of_columns = &panel[index * part..][..part_of_rows.len()];
+            if index == 0 {
+                registers.multiply(part_of_rows, part_of_columns, sums);
+                continue;
             }
+            registers.multiply(part_of_rows, part_of_columns, &mut products);
+            let pairs = sums.0.as_flattened_mut().iter_mut().zip(products.0.as_flattened());
+            pairs.for_each(|(sum, product)| *sum = sum.add(*product));
         }
     }
+    // All sums exist now. Writing entire rows one after the other takes less time than the rows of a panel.
+    write(sums, 0, &mut out);
 }
 
-/// Writes the sums of a panel of columns.
+/// Writes the sums of panels of columns, from the panel `first` on.
 #[inline(always)]
-fn write<T: Sum, R: Rounded<T>>(sums: &[T], panel: usize, out: &mut ArrayViewMut2<'_, R>) {
-    let start = panel * COLUMNS;
-    let end = (start + COLUMNS).min(out.ncols());
-    for (mut out, sums) in out.rows_mut().into_iter().zip(sums.as_chunks::<COLUMNS>().0) {
+fn write<T: Sum, R: Rounded<T>>(panels: &[Sums<T>], first: usize, out: &mut ArrayViewMut2<'_, R>) {
+    for (row, mut out) in out.rows_mut().into_iter().enumerate() {
         let Some(out) = out.as_slice_mut() else { continue };
-        match <&mut [R; COLUMNS]>::try_from(&mut out[start..end]) {
-            // A known length has no loop for the rest.
-            Ok(out) => out.iter_mut().zip(sums).for_each(|(out, sum)| *out = R::rounded(*sum)),
-            Err(_) => out[start..end].iter_mut().zip(sums).for_each(|(out, sum)| *out = R::rounded(*sum)),
+        for (out, sums) in out.chunks_mut(COLUMNS).skip(first).zip(panels) {
+            // A copy, because the compiler uses no vectors if it must assume that the result overlaps the sums.
+            let sums = sums.0[row];
+            match <&mut [R; COLUMNS]>::try_from(&mut *out) {
+                // A known length has no loop for the rest.
+                Ok(out) => out.iter_mut().zip(sums).for_each(|(out, sum)| *out = R::rounded(sum)),
+                Err(_) => out.iter_mut().zip(sums).for_each(|(out, sum)| *out = R::rounded(sum)),
+            }
         }
     }
 }
