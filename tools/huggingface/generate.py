@@ -592,10 +592,11 @@ TEXTS = {
        for kind, text, sizes in [("qwen2_audio", "qwen2", {"num_mel_bins": 8, "max_source_positions": 10})]},
     **{kind: {"audio_token_id": 30, "text_config": {**TEXT, **fields, "model_type": text}, "audio_config": {**HEARING, **sizes}}
        for kind, text, fields, sizes in [
-           ("voxtral", "llama", {"head_dim": 8}, {"intermediate_size": 64}),
+           # The other fields have other defaults than in the class of the text.
+           ("voxtral", "llama", {"head_dim": 8, "rms_norm_eps": 0.001}, {"intermediate_size": 64}),
            ("audioflamingo3", "qwen2", {}, {}),
            ("musicflamingo", "qwen2", {}, {"model_type": "audioflamingo3_encoder"}),
-           ("glmasr", "llama", {}, {"intermediate_size": 64}),
+           ("glmasr", "llama", {"rms_norm_eps": 0.001, "rope_parameters": {"rope_type": "default", "rope_theta": 300.0}}, {"intermediate_size": 64}),
            ("moss_transcribe_diarize", "qwen3", {"head_dim": 8}, {"max_source_positions": 10}),
        ]},
     "qwen3_asr": {"audio_token_id": 30, "text_config": {**TEXT, "model_type": "qwen3", "head_dim": 8},

@@ -366,7 +366,8 @@ def inputs_of(kind, config):
     if config.text_config.max_position_embeddings != 9 and kind.startswith("siglip"):
         # The last token represents the text.
         texts["input_ids"] = torch.randint(2, 31, (2, config.text_config.max_position_embeddings))
-    texts["input_ids"][0, 5], texts["input_ids"][1, 8] = config.text_config.eos_token_id, config.text_config.eos_token_id
+    if config.text_config.eos_token_id is not None:
+        texts["input_ids"][0, 5], texts["input_ids"][1, 8] = config.text_config.eos_token_id, config.text_config.eos_token_id
     if kind != "siglip2":
         return {**texts, "pixel_values": images}, {**texts, **last}
     size = config.vision_config.patch_size

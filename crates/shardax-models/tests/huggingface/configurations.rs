@@ -487,3 +487,21 @@ fn bases_of_dbrx_are_read_from_both_places() -> Result<()> {
     fails(read(r#"{"rope_theta": -1}"#).map(drop), &["`rope_theta` is -1"]);
     Ok(())
 }
+
+/// A text whose absent fields depend on the entire model must have them, and the base of its rotary positions.
+#[test]
+fn texts_with_other_defaults_need_all_fields() {
+    let read = |kind: &str, more: &str| {
+        let text = format!(
+            r#"{{"model_type": "{kind}", "text_config": {{"model_type": "llama", "vocab_size": 32, "hidden_size": 16, "intermediate_size": 24,
+            "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 0.001 {more}}}}}"#
+        );
+        Config::from_json(&text).and_then(|config| Decoder::read(&config).map(drop))
+    };
+    fails(read("voxtral", ""), &["missing field `text_config.head_dim`"]);
+    fails(read("voxtral", r#", "head_dim": 4"#), &["missing field `text_config.rope_parameters.rope_theta`"]);
+    assert!(read("voxtral", r#", "head_dim": 4, "rope_theta": 100.0"#).is_ok());
+    // The field outside of the object has no effect here.
+    fails(read("glmasr", r#", "rope_theta": 100.0"#), &["missing field `text_config.rope_parameters.rope_theta`"]);
+    assert!(read("glmasr", r#", "rope_parameters": {"rope_type": "default", "rope_theta": 100.0}"#).is_ok());
+}

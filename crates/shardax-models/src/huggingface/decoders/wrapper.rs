@@ -207,10 +207,16 @@ fn check_other_defaults(fields: &Fields, text: &Fields, kind: &str) -> Result<()
     };
     match names.iter().find(|name| !text.has(name)) {
         Some(name) => Err(fields.error(format!("missing field `text_config.{name}`"))),
-        None if !text.has("rope_theta") && !text.has("rope_parameters") => {
-            Err(fields.error("missing field `text_config.rope_theta`"))
+        None => {
+            // The base of rotary positions has another default too, which takes precedence over the field outside of the object in
+            // one type.
+            let rope = text.object_opt("rope_parameters")?;
+            let has_base = rope.is_some_and(|rope| rope.has("rope_theta"));
+            match has_base || (kind == "voxtral" && text.has("rope_theta")) {
+                true => Ok(()),
+                false => Err(fields.error("missing field `text_config.rope_parameters.rope_theta`")),
+            }
         }
-        None => Ok(()),
     }
 }
 
