@@ -36,6 +36,19 @@ fn quantiles_have_the_dtype_of_the_array() {
     }
 }
 
+/// NaN of either sign is sorted after every other element.
+#[test]
+fn quantiles_of_lines_with_nan_are_nan() {
+    setup();
+    let x = array([[1.0f32, 5.0], [-f32::NAN, f32::INFINITY], [3.0, f32::NEG_INFINITY]]);
+    for dtype in [DType::F16, DType::Bf16, DType::F32, DType::F64] {
+        let x = x.astype(dtype);
+        let quantiles = np::quantile(&x, array([0.0f32, 0.5]), 0).astype(DType::F32);
+        same(&quantiles, &[f64::NAN, f64::NEG_INFINITY, f64::NAN, 5.0]);
+        same(&np::median(&x, 1).astype(DType::F32), &[3.0, f64::NAN, f64::NEG_INFINITY]);
+    }
+}
+
 /// Infinity times 0 is NaN, so a quantile at the position of an element must not interpolate. `quantile` of JAX 0.12
 /// returns NaN.
 #[test]

@@ -167,7 +167,8 @@ fn quantiles(x: &Array, q: &Array, axes: &[usize]) -> Array {
     let [low, high] =
         [low, high].map(|position| sorted.take(position.astype(DType::for_indices(&[count])).clip(0, count - 1), -1));
     let quantiles = interpolate(&low, &high, &fraction);
-    let has_nan = isnan(&lines).any(over(-1).keepdims(true));
+    // NaN is sorted last, so that the other elements need not be read again.
+    let has_nan = isnan(lax::slice_in_dim(&sorted, count - 1, count, batch.len()));
     let quantiles = where_(has_nan, f64::NAN, quantiles);
     // The dimensions of `q` come first in the result.
     let out = quantiles.moveaxis(-1, 0);
