@@ -158,6 +158,34 @@ fn choices_along_an_axis() -> Result<()> {
     Ok(())
 }
 
+/// An array of literals is float64 with a weak type. Its samples are those of float32, as in JAX.
+#[test]
+fn literals_have_the_samples_of_float32() -> Result<()> {
+    let key = &random::key(12);
+    let (literals, narrow) = (&array([0.2, 0.3, 0.5]), &array([0.2f32, 0.3, 0.5]));
+    let samples = |p: &Array| {
+        [
+            random::bernoulli(key, p, [5, 3]).astype(DType::F32),
+            random::categorical(key, p, -1).astype(DType::F32),
+            random::categorical_shape(key, p, -1, Some(&[7])).astype(DType::F32),
+            random::multinomial(key, 20, p),
+            random::ChoiceOptions::new().p(p).choice(key, 3, [6]).astype(DType::F32),
+            random::ChoiceOptions::new().p(p).replace(false).choice(key, 3, [3]).astype(DType::F32),
+            random::binomial(key, 20, p, [3]),
+            random::beta(key, p, p, [3]),
+            random::dirichlet(key, p, [2]),
+            random::geometric(key, p, [3]).astype(DType::F32),
+            random::multivariate_normal(key, p, eye(3), [2]),
+        ]
+    };
+    for (literal, narrow) in samples(literals).iter().zip(samples(narrow)) {
+        assert_eq!(literal.to_vec::<f32>()?, narrow.to_vec::<f32>()?);
+    }
+    // JAX 0.12.
+    assert_eq!(random::multinomial(key, 20, literals).to_vec::<f32>()?, [5.0, 5.0, 10.0]);
+    Ok(())
+}
+
 #[test]
 fn gradients_reach_the_parameters() -> Result<()> {
     setup();

@@ -86,6 +86,13 @@ pub(super) fn broadcast_array(x: &Array, shape: &[usize]) -> Array {
     if x.ndim() == 0 { x.clone() } else { x.broadcast_to(shape) }
 }
 
+/// Converts a parameter to the dtype in which its samples are drawn. Plain numbers and arrays of literals, which are float64 with a weak
+/// type, have the default dtype, because samples of another dtype are other numbers.
+pub(super) fn parameter(x: &Array) -> Array {
+    let adopts_default = x.weak_type() && x.dtype().is_float();
+    convert(x, if adopts_default { default_dtype::float() } else { x.dtype() }, false)
+}
+
 /// Uniform samples from one number to another.
 fn uniform_numbers(key: &Array, shape: &[usize], dtype: DType, min: f64, max: f64) -> Result<Array> {
     // The bounds are constants of the dtype, so that the width of the interval is rounded like the samples.

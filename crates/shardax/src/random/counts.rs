@@ -1,10 +1,11 @@
 //! Distributions of event counts: Poisson, geometric, binomial.
 
-use super::continuous::{Float, check_broadcast, unit_uniform};
+use super::continuous::{Float, check_broadcast, parameter, unit_uniform};
 use super::keys::{RandomKey, key_at};
 use super::parameters::parameter_samplers;
 use super::{or_failed, sample, split_traced, split_two, zero_of};
 use crate::core::array::Array;
+use crate::default_dtype;
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::constants::float;
@@ -267,7 +268,7 @@ pub fn multinomial(key: impl RandomKey, n: impl ArrayLike, p: impl ArrayLike) ->
         || {
             key.check()?;
             let args = crate::ops::numpy::promote_dtypes(&[&n, &p], crate::ops::numpy::to_inexact)?;
-            let [n, p] = [&args[0], &args[1]].map(|x| convert(x, x.dtype(), false));
+            let [n, p] = [&args[0], &args[1]].map(parameter);
             let Some((&outcomes, lead)) = p.shape().split_last() else {
                 return Err(err!(
                     Value,
@@ -279,7 +280,7 @@ pub fn multinomial(key: impl RandomKey, n: impl ArrayLike, p: impl ArrayLike) ->
             let n = n.broadcast_to(lead);
             n.check()?;
             if outcomes == 0 {
-                return Ok(p.astype(DType::F32));
+                return Ok(p.astype(default_dtype::float()));
             }
             // Each outcome is binomial among the trials that are left, with its share of the probability that is left.
             let p = p.moveaxis(-1, 0);
@@ -287,7 +288,7 @@ pub fn multinomial(key: impl RandomKey, n: impl ArrayLike, p: impl ArrayLike) ->
             let shares = &p / where_(remaining.equal(0), 1, &remaining);
             let keys = super::split(key, outcomes);
             let (_, counts) = crate::ops::control_flow::scan(draw_outcome, n, (shares, keys))?;
-            Ok(counts.moveaxis(0, -1).astype(DType::F32))
+            Ok(counts.moveaxis(0, -1).astype(default_dtype::float()))
         },
     )
 }

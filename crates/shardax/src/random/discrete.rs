@@ -3,7 +3,9 @@
 use std::borrow::Borrow;
 
 use super::bits::random_bits;
-use super::continuous::{broadcast_array, check_broadcast, check_broadcast_shape, gumbel_traced, unit_uniform};
+use super::continuous::{
+    broadcast_array, check_broadcast, check_broadcast_shape, gumbel_traced, parameter, unit_uniform,
+};
 use super::keys::RandomKey;
 use super::{check_key, like, or_failed, sample, shape_of, split_two};
 use crate::core::array::Array;
@@ -141,7 +143,7 @@ pub fn bernoulli(key: impl RandomKey, p: impl ArrayLike, shape: impl IntoShape) 
             return Err(err!(Type, "bernoulli probability `p` must have a floating dtype, got {}.", p.dtype())
                 .help("pass the probability as a float, such as `0.5`"));
         }
-        let p = convert(&p, p.dtype(), false);
+        let p = parameter(&p);
         composite1("bernoulli", shape, &[key.clone(), p], |shape, args| {
             let (key, p) = (&args[0], &args[1]);
             let u = unit_uniform(key, shape, p.dtype())?;
@@ -229,7 +231,7 @@ pub fn categorical_shape(
             let full_axis = shape.len() - batch.len() + axis;
             let mut full = shape.clone();
             full.insert(full_axis, n);
-            composite1("categorical", (full, full_axis), &[key.clone(), logits.clone()], |(full, axis), args| {
+            composite1("categorical", (full, full_axis), &[key.clone(), parameter(&logits)], |(full, axis), args| {
                 let noise = gumbel_traced(&args[0], full, args[1].dtype())?;
                 let logits_full = args[1].broadcast_to(full.as_slice());
                 Ok(vec![ADD.apply(&noise, &logits_full).argmax(*axis as i32)])
@@ -513,7 +515,7 @@ impl ChoiceOptions {
                     p.type_name()
                 );
             }
-            args.push(p.clone());
+            args.push(parameter(p));
         }
         let drawn = composite1("choice", (n, shape.clone(), replace), &args, |(n, shape, replace), args| {
             let p = args.get(1);
