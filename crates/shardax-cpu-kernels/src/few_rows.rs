@@ -290,8 +290,11 @@ fn prefetch_rows<W>(matrix: View<'_, W>, columns: &Range<usize>, k: usize, colum
 /// Adds the elements of rows times their factors.
 #[inline(always)]
 fn add_rows<S: Simd>(simd: S, factors: [f32; UNROLL], rows: &[[f32; LANES]; UNROLL], sums: &mut [f32; LANES]) {
-    let factors = factors.map(|factor| simd.splat_f32s(factor));
-    let rows = rows.each_ref().map(|row| S::as_simd_f32s(row).0);
+    let [a, b, c, d] = factors;
+    // `array::map` would not always be inlined, and then call a function for each vector instruction.
+    let factors = [simd.splat_f32s(a), simd.splat_f32s(b), simd.splat_f32s(c), simd.splat_f32s(d)];
+    let [a, b, c, d] = rows;
+    let rows = [S::as_simd_f32s(a).0, S::as_simd_f32s(b).0, S::as_simd_f32s(c).0, S::as_simd_f32s(d).0];
     for (i, sum) in S::as_mut_simd_f32s(sums).0.iter_mut().enumerate() {
         // Two short chains of additions.
         let low = simd.mul_add_e_f32s(factors[1], rows[1][i], simd.mul_f32s(factors[0], rows[0][i]));
@@ -300,7 +303,7 @@ fn add_rows<S: Simd>(simd: S, factors: [f32; UNROLL], rows: &[[f32; LANES]; UNRO
     }
 }
 
-/// Widens elements. `array::map` would not always be inlined, and would then have no vectors.
+/// Widens elements, in a loop because `array::map` would not always be inlined.
 #[inline(always)]
 fn widen<W: Weight>(from: &[W; LANES], to: &mut [f32; LANES]) {
     for i in 0..LANES {
