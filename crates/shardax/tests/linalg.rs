@@ -183,6 +183,32 @@ fn eigenvectors_are_differentiated() -> Result<()> {
 }
 
 /// JAX 0.12 returns these numbers in float64.
+/// JAX 0.12's gradients by a matrix that is not assumed to stay symmetric.
+#[test]
+fn solutions_of_positive_definite_equations_are_differentiated_implicitly() -> Result<()> {
+    use shardax::scipy::linalg::{AssumeA, solve};
+    let (a, b) = (array([[4.0f32, 1.0], [1.0, 3.0]]), array([1.0f32, 2.0]));
+    let squares = |a: Array, b: Array| solve(a, b, AssumeA::Pos).square().sum(..);
+    let (by_a, by_b) = grad(squares).argnums((0, 1)).call((&a, &b))?;
+    assert!(allclose(by_a, array([[0.00601052f32, 0.04207364], [-0.040571, -0.28399706]]), 1e-5, 1e-6)?);
+    assert!(allclose(by_b, array([-0.06611572f32, 0.44628105]), 1e-5, 1e-6)?);
+    let direction = array([[0.0f32, 1.0], [0.0, 0.0]]);
+    let (_, tangent) = jvp(|a: Array| solve(a, array([1.0f32, 2.0]), AssumeA::Pos), &a, direction)?;
+    assert!(allclose(tangent, array([-0.17355374f32, 0.05785124]), 1e-5, 1e-6)?);
+    let second = hessian(move |a: Array| squares(a, b.clone())).call(&a)?;
+    assert!(allclose(
+        second.get((0, 1)),
+        array([[-0.0013660319f32, 0.14821394], [-0.005_054_298, -0.08797215]]),
+        1e-4,
+        1e-6
+    )?);
+    // Batches, each with several right sides.
+    let batch = stack([&a, &(&a * 2)], 0);
+    let solutions = vmap(|a: Array, b: Array| solve(a, b, AssumeA::Pos)).call((&batch, ones([2, 2, 3])))?;
+    assert!(allclose(solve(&batch, ones([2, 2, 3]), AssumeA::Pos), solutions, 1e-5, 1e-6)?);
+    Ok(())
+}
+
 #[test]
 fn norms_by_singular_values_and_their_gradients() -> Result<()> {
     setup();

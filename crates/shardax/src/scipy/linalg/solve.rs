@@ -6,12 +6,13 @@ use crate::core::program::trace::{at_caller, or_failed};
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::linalg::{cholesky, solve as solve_general};
-use crate::ops::control_flow::fori_loop;
+use crate::ops::control_flow::{TransposeSolve, custom_linear_solve, fori_loop};
 use crate::ops::lax::{self, Triangular};
 use crate::ops::numpy::{promote_dtypes, to_inexact, where_};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::matrix::{square, square_of_inexact};
+use crate::ops::primitive::stop_gradient::stop_gradient;
 
 /// The structure that [`solve`] assumes for a matrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -43,9 +44,37 @@ pub enum AssumeA {
 #[track_caller]
 pub fn solve(a: impl ArrayLike, b: impl ArrayLike, assume_a: AssumeA) -> Array {
     match assume_a {
-        AssumeA::Pos => cho_solve(cholesky(a), b),
+        AssumeA::Pos => solve_positive_definite(&a.into_array(), &b.into_array()),
         AssumeA::Gen | AssumeA::Sym | AssumeA::Her => solve_general(a, b),
     }
+}
+
+/// Solves the equations with a Cholesky factor. Real solutions are differentiated implicitly, as in JAX: the gradient by the matrix is then
+/// `-v xᵀ`, with the solution `v` for the cotangent, whereas the derivative of the factor would be symmetric.
+fn solve_positive_definite(a: &Array, b: &Array) -> Array {
+    or_failed(b, || {
+        let args = promote_dtypes(&[a, b], to_inexact)?;
+        let (a, b) = (&args[0], &args[1]);
+        let has_same_batch = a.ndim() == b.ndim() && a.shape()[..a.ndim() - 1] == b.shape()[..b.ndim() - 1];
+        let is_implicit = !a.dtype().is_complex() && (has_same_batch || (a.ndim(), b.ndim()) == (2, 1));
+        if !is_implicit {
+            return Ok(cho_solve(cholesky(a), b));
+        }
+        let factor = cholesky(stop_gradient(a.clone()));
+        factor.check()?;
+        let solution = |b: &Array| -> Result<Array> {
+            custom_linear_solve(
+                |x: Array| a.matmul(&x),
+                b.clone(),
+                |_, b: Array| Ok(cho_solve(&factor, &b)),
+                TransposeSolve::Symmetric,
+            )
+        };
+        match b.ndim() {
+            1 => Ok(solution(&b.expand_dims(-1))?.squeeze(-1)),
+            _ => solution(b),
+        }
+    })
 }
 
 /// Selects whether the equations have the matrix, its transpose or its conjugate transpose.
