@@ -264,9 +264,9 @@ fn write_products<S: Simd, W: Weight, const H: usize>(simd: S, x: &[f32], w: &[W
     }
     let in_blocks = blocks.len() * CHAINS * LANES;
     for ((out, sums), row) in out.iter_mut().zip(&sums).zip(rows) {
-        let rest: f32 = row[in_blocks..].iter().zip(&w[in_blocks..]).map(|(x, w)| x * w.widened()).sum();
+        let remainder: f32 = row[in_blocks..].iter().zip(&w[in_blocks..]).map(|(x, w)| x * w.widened()).sum();
         let vectors = S::as_simd_f32s(sums.as_flattened()).0.iter();
-        *out = rest + simd.reduce_sum_f32s(vectors.fold(simd.splat_f32s(0.0), |sum, x| simd.add_f32s(sum, *x)));
+        *out = remainder + simd.reduce_sum_f32s(vectors.fold(simd.splat_f32s(0.0), |sum, x| simd.add_f32s(sum, *x)));
     }
 }
 

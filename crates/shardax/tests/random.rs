@@ -158,7 +158,7 @@ fn choices_along_an_axis() -> Result<()> {
     Ok(())
 }
 
-/// An array of literals is float64 with a weak type. Its samples are those of float32, as in JAX.
+/// An array of literals is float64 with a weak type, but as in JAX samples are drawn in float32.
 #[test]
 fn literals_have_the_samples_of_float32() -> Result<()> {
     let key = &random::key(12);

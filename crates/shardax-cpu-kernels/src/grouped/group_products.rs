@@ -147,7 +147,7 @@ unsafe fn multiply(groups: Groups<'_>, group: usize, products: &mut Products) {
     }
 }
 
-/// Widens the integers of a column to bf16: those of each step are written to the words of this column in the step's lines. Does
+/// Widens the integers of a column to bf16, and writes the integers of each step to the words of this column in the step's lines. Does
 /// nothing if the lengths do not agree.
 pub(super) fn widen<U: Unit>(_: &Configured, bytes: &[u8], pairs: usize, column: usize, lines: &mut [Line]) {
     let bytes_of_step = 2 * pairs * U::BITS / 8;

@@ -141,7 +141,7 @@ fn lines(memory: &[f32]) -> &[Line] {
     bytemuck::cast_slice(&memory[line_start(memory)..]).as_chunks().0
 }
 
-/// The number of words before the beginning of a line, of which one is free.
+/// The number of words before the beginning of a line. Scratch memory is allocated with one more line, so that all lines fit.
 fn line_start(memory: &[f32]) -> usize {
     memory.as_ptr().align_offset(size_of::<Line>()).min(SIDE)
 }

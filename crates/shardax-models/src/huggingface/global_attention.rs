@@ -26,15 +26,19 @@ impl Scope {
     /// Reads the masks in the options for tokens of this shape. If `marks_first` is true, the first token sees all tokens unless the
     /// options have other ones.
     pub fn new(shape: &[usize], options: &BertOptions, marks_first: bool) -> Scope {
-        let mask = |mask: &Array| gather_mask(mask.astype(DType::Bool));
-        let first = || arange(0..shape.last().copied().unwrap_or(0) as i32).equal(0);
+        let tokens = shape.last().copied().unwrap_or(0) as i32;
         let global = match &options.global {
-            Some(global) => Some(mask(global)),
-            None => marks_first.then(|| mask(&first().broadcast_to(shape.to_vec()))),
+            Some(global) => Some(gathered(global)),
+            None if marks_first => Some(gathered(&arange(0..tokens).equal(0).broadcast_to(shape.to_vec()))),
+            None => None,
         };
-        let visible = options.mask().map_or_else(|| ones_dtype(shape, DType::Bool), mask);
+        let visible = options.mask().map_or_else(|| ones_dtype(shape, DType::Bool), gathered);
         Scope { global: global.map(|global| global & &visible), visible }
     }
+}
+
+fn gathered(mask: &Array) -> Array {
+    gather_mask(mask.astype(DType::Bool))
 }
 
 impl GlobalAttention {

@@ -29,9 +29,13 @@ fn weights_of_language(folder: &Path, language: &str, options: &LoadOptions) -> 
         let message = format!("{} has no matrix \"lm_head.weight\"", path.display());
         return Err(value_error(message, "use the adapter of a model with a head for letters"));
     };
-    let is_part = |name: &str| name.contains(".adapter_layer.") || name.starts_with("lm_head.");
-    let weights = Weights::open(folder)?.replaced_by(adapter, is_part)?;
+    let weights = Weights::open(folder)?.replaced_by(adapter, is_of_language)?;
     Ok((weights, options.config(folder)?.with_size("vocab_size", letters)))
+}
+
+/// Returns `true` for the names of arrays that each language has.
+fn is_of_language(name: &str) -> bool {
+    name.contains(".adapter_layer.") || name.starts_with("lm_head.")
 }
 
 impl SoundEncoder {

@@ -279,9 +279,9 @@ impl Primitive for CustomJvp {
         // A rule is linear in the tangents, so that its derivative by them is the same at any point.
         let zeros = tangents.iter().flatten().map(|t| zeros(&t.aval()));
         let primals: Vec<Array> = rule.captures.iter().chain(args).cloned().chain(zeros).collect();
-        let mut given: Tangents = vec![None; rule.captures.len() + args.len()];
-        given.extend(tangents.iter().flatten().cloned().map(Some));
-        let (mut outs, mut out_tangents) = jvp_eval(&rule.program, &primals, &given, true)?;
+        let mut rule_tangents: Tangents = vec![None; rule.captures.len() + args.len()];
+        rule_tangents.extend(tangents.iter().flatten().cloned().map(Some));
+        let (mut outs, mut out_tangents) = jvp_eval(&rule.program, &primals, &rule_tangents, true)?;
         let mut out_tangents = out_tangents.split_off(has_tangent.len()).into_iter();
         outs.truncate(has_tangent.len());
         let spread = has_tangent.iter().map(|has| if *has { out_tangents.next().flatten() } else { None });
