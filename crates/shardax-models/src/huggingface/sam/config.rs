@@ -6,7 +6,7 @@ use crate::Activation;
 use crate::huggingface::config::Fields;
 use crate::huggingface::{Config, attention, check_type};
 
-/// The architecture of a [`Sam`].
+/// The architecture of a [`Sam`](super::Sam).
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamConfig {
     /// The rows and columns of an image.
@@ -47,7 +47,7 @@ pub struct SamConfig {
     pub decoder: SamDecoderConfig,
 }
 
-/// The decoder of a [`Sam`].
+/// The decoder of a [`Sam`](super::Sam).
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamDecoderConfig {
     /// The number of blocks.
