@@ -506,3 +506,72 @@ fn rules_of_custom_jvp_differentiate_loops() -> Result<()> {
     close(&grad(rule_with_two_loops).call(&x)?, &[0.18560176]);
     Ok(())
 }
+
+/// A loop whose number of steps is only known when it runs, so that it has no reverse mode.
+fn sin_in_dynamic_loop(x: Array, steps: &Array) -> Result<Array> {
+    fori_loop(0, steps.clone(), |_: Array, c: Array| c.sin(), x)
+}
+
+#[test]
+fn loops_without_cotangents_are_not_transposed() -> Result<()> {
+    setup();
+    let steps = array(3);
+    let xs = array([1.0f32, 2.0]);
+    // Nothing uses the last carry, but each step depends on it and on the scanned array.
+    let squares = |xs: Array| -> Result<Array> {
+        let step =
+            |c: Array, x: Array| -> Result<(Array, Array)> { Ok((sin_in_dynamic_loop(c + &x, &steps)?, x.square())) };
+        let (c, ys) = scan(step, array(0.5f32), xs)?;
+        Ok(ys.sum(..) + stop_gradient(c))
+    };
+    close(&grad(squares).call(&xs)?, &[2.0, 4.0]);
+    close(&jit(grad(squares)).call(&xs)?, &[2.0, 4.0]);
+    let chosen = |xs: Array| switch(array(0), (squares, |xs: Array| -> Result<Array> { Ok(xs.sum(..)) }), xs);
+    close(&grad(chosen).call(&xs)?, &[2.0, 4.0]);
+    let rows = array([[1.0f32, 2.0], [3.0, 4.0]]);
+    close(&vmap(grad(squares)).call(&rows)?, &[2.0, 4.0, 6.0, 8.0]);
+    // The first carry needs the second only through a compiled function that does not use it.
+    let two_carries = |xs: Array| -> Result<Array> {
+        let step = |_: Array, (a, b): (Array, Array)| -> Result<(Array, Array)> {
+            let (a, b) = jit(|a: Array, b: Array| (a.sin(), b + a)).call((a, b))?;
+            Ok((a, sin_in_dynamic_loop(b, &steps)?))
+        };
+        Ok(fori_loop(0, 3, step, (xs.get(0), xs.get(1)))?.0)
+    };
+    close(&grad(two_carries).call(&xs)?, &[0.26450825, 0.0]);
+    // A loop whose cotangent is needed is still an error.
+    let needed = grad(|x: Array| sin_in_dynamic_loop(x, &steps)).call(0.5f32);
+    assert!(needed.is_err_and(|e| e.to_string().contains("Reverse-mode differentiation does not work")));
+    Ok(())
+}
+
+/// With JAX's results under `jit`.
+#[test]
+fn tangents_of_custom_vjp_that_nothing_uses() -> Result<()> {
+    setup();
+    fn sin(x: Array) -> Result<Array> {
+        custom_vjp(|x: Array| x.sin()).defvjp(|x: Array| (x.sin(), x), |x: Array, ct: Array| (ct * x.cos(),)).call(x)
+    }
+    fn double_if_positive(x: Array) -> Result<Array> {
+        Ok(&x * 2 + sin(x)?.greater(0))
+    }
+    fn of_pair(x: Array) -> Result<(Array, Array)> {
+        Ok((&x * 2, sin(x)?))
+    }
+    fn scanned(x: Array) -> Result<Array> {
+        let step = |c: Array, v: Array| -> Result<(Array, Array)> { Ok((c + &v, sin(v)?.greater(0))) };
+        Ok(scan(step, x.clone(), ones(2) * x)?.0)
+    }
+    let x = array(1.0f32);
+    close(&jvp(double_if_positive, &x, &x)?.1, &[2.0]);
+    close(&jit(|x: Array| jvp(double_if_positive, &x, &x)).call(&x)?.1, &[2.0]);
+    close(&linearize(double_if_positive, &x)?.1.call(&x)?, &[2.0]);
+    close(&jvp(scanned, &x, &x)?.1, &[3.0]);
+    let first = |x: Array| -> Result<Array> { Ok(jvp(jit(of_pair), &x, &x)?.1.0) };
+    close(&jit(first).call(&x)?, &[2.0]);
+    close(&jvp(first, &x, &x)?.1, &[2.0]);
+    close(&hessian(|x: Array| -> Result<Array> { Ok(x.square() + sin(x)?.greater(0)) }).call(&x)?, &[2.0]);
+    let used = jit(|x: Array| jvp(of_pair, &x, &x)).call(&x);
+    assert!(used.is_err_and(|e| e.to_string().contains("can't apply forward-mode differentiation")));
+    Ok(())
+}

@@ -33,7 +33,7 @@ pub struct CustomVjp<F, Args, Rules = ()> {
 ///
 /// `fwd` receives the arguments and returns the result and residuals (any tree). `bwd` receives the residuals and the
 /// cotangent of the result, and returns a cotangent for each argument (ignored for integers). Forward mode fails for
-/// such a function.
+/// such a function, unless nothing uses the tangents of its result.
 ///
 /// ```
 /// # use shardax::prelude::*;

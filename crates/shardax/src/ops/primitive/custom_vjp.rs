@@ -153,8 +153,10 @@ impl Primitive for CustomVjp {
 
     in_place!(_this => None);
 
-    fn jvp(&self, _args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
-        Err(forward_mode())
+    /// Tangents that nothing uses are never computed, so that only a program that needs them is rejected, when it is
+    /// lowered.
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        self.linearize(args, tangents)
     }
 
     fn linearize(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
@@ -259,8 +261,14 @@ impl Primitive for Pullback {
         Err(forward_mode())
     }
 
-    fn jvp(&self, _args: &[Array], _tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
-        Err(forward_mode())
+    /// The tangents are rejected when they are lowered, like the results.
+    fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
+        let outs = bind_checked(self.clone(), args)?;
+        let (residuals, linear) = args.split_at(self.num_residuals);
+        let tangents = linear.iter().zip(&tangents[self.num_residuals..]).map(|(x, t)| tangent_or_zeros(t, &x.aval()));
+        let operands: Vec<Array> = residuals.iter().cloned().chain(tangents).collect();
+        let out_tangents = bind_checked(self.clone(), &operands)?.into_iter().map(Some).collect();
+        Ok((outs, out_tangents))
     }
 
     fn transpose(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {

@@ -5,12 +5,13 @@ use super::{Role, Scan};
 use crate::core::array::Array;
 use crate::core::primitive::{Operand, Primitive, Tangents};
 use crate::core::program::trace::{Traced, is_linear, trace, trace_linear};
-use crate::core::program::{Atom, Aval};
+use crate::core::program::{Atom, Aval, Program};
 use crate::error::{ErrorKind, Result, err};
 use crate::interpret::ad::{Linearized, backward, tangent_aval};
 use crate::interpret::backward_logs::{self, Layout};
 use crate::interpret::eval::eval;
 use crate::interpret::higher_order::{Residual, marked, spread_marked, tangent_or_zeros, zeros};
+use crate::interpret::memo;
 
 impl Scan {
     /// Returns the cotangents of the operands, for a body that varies like its operands.
@@ -61,9 +62,16 @@ impl Scan {
     }
 
     fn transpose_linear(&self, cts: &[Option<Array>], args: &[Operand]) -> Result<Tangents> {
-        let backward_loop = BackwardLoop::new(self, cts, args);
+        let mut backward_loop = BackwardLoop::new(self, cts, args);
         check_carry(&backward_loop.out_avals[..self.num_carry])?;
-        let (step, step_results) = backward_loop.trace_step()?;
+        let search = memo::search();
+        let (step, step_results) = loop {
+            let (step, step_results) = backward_loop.trace_step()?;
+            if !backward_loop.grow_carry(&step_results.has_carry) {
+                break (step, step_results);
+            }
+        };
+        drop(search);
         let results = backward_loop.run(step, &step_results, cts, args)?;
         backward_loop.distribute(&step_results, results, args)
     }
@@ -85,6 +93,9 @@ struct BackwardLoop<'a> {
     known: Vec<bool>,
     /// Marks the constants whose cotangents the loop sums.
     sums: Vec<bool>,
+    /// Marks the carries that have a cotangent in some step. The loop carries no zeros for the others, so that it does
+    /// not transpose what only they depend on.
+    has_carry: Vec<bool>,
     /// Marks the stacked results that have a cotangent.
     has_ys: Vec<bool>,
 }
@@ -94,6 +105,8 @@ struct BackwardLoop<'a> {
 struct StepResults {
     /// Is true for each summed constant that has a cotangent.
     has_sum: Vec<bool>,
+    /// Marks the carries for which the step computes a cotangent.
+    has_carry: Vec<bool>,
     /// Marks the scanned operands that have a cotangent.
     has_xs: Vec<bool>,
     layout: Layout,
@@ -105,13 +118,23 @@ impl<'a> BackwardLoop<'a> {
         let in_avals: Vec<Aval> = scan.body.in_avals().cloned().collect();
         // A carry is linear throughout, even if it starts from zeros that are non-linear.
         let linear: Vec<bool> = args.iter().zip(&in_roles).map(|(a, role)| *role == Carry || a.is_linear()).collect();
+        let has_ys: Vec<bool> = cts[scan.num_carry..].iter().map(Option::is_some).collect();
+        let mut has_carry: Vec<bool> = cts[..scan.num_carry].iter().map(Option::is_some).collect();
+        let carries = scan.num_consts..scan.num_consts + scan.num_carry;
+        loop {
+            let used = inputs_of_results(&scan.body, &[&has_carry[..], &has_ys].concat());
+            if !mark_also(&mut has_carry, &used[carries.clone()]) {
+                break;
+            }
+        }
         BackwardLoop {
             scan,
             out_avals: scan.body.out_avals(),
             in_cotangents: in_avals.iter().map(Aval::cotangent).collect(),
             known: linear.iter().map(|l| !l).collect(),
             sums: in_roles.iter().zip(&linear).map(|(role, l)| *role == Const && *l).collect(),
-            has_ys: cts[scan.num_carry..].iter().map(Option::is_some).collect(),
+            has_carry,
+            has_ys,
             in_roles,
             in_avals,
         }
@@ -127,6 +150,11 @@ impl<'a> BackwardLoop<'a> {
         self.first_sum() + count(&self.sums)
     }
 
+    /// Marks these carries too. Returns `true` if one of them was not marked before.
+    fn grow_carry(&mut self, has_carry: &[bool]) -> bool {
+        mark_also(&mut self.has_carry, has_carry)
+    }
+
     /// Returns the types of the operands of a step.
     fn step_avals(&self) -> Vec<Aval> {
         let out_cotangents: Vec<Aval> = self.out_avals.iter().map(Aval::cotangent).collect();
@@ -134,7 +162,7 @@ impl<'a> BackwardLoop<'a> {
         let avals = [
             marked(&self.in_avals, &self.known),
             marked(&self.in_cotangents, &self.sums),
-            carry_cotangents.to_vec(),
+            marked(carry_cotangents, &self.has_carry),
             marked(ys_cotangents, &self.has_ys),
         ];
         avals.concat().into_iter().map(Aval::strip_weak_type).collect()
@@ -142,7 +170,8 @@ impl<'a> BackwardLoop<'a> {
 
     /// Traces a step: the reverse mode of the scan's body.
     fn trace_step(&self) -> Result<(Traced, StepResults)> {
-        let (mut has_sum, mut has_xs, mut layout) = (Vec::new(), Vec::new(), Layout::default());
+        let (mut has_sum, mut has_carry, mut has_xs) = (Vec::new(), Vec::new(), Vec::new());
+        let mut layout = Layout::default();
         let step = trace(&self.step_avals(), |inputs| {
             let (operands, out_cts) = self.body_operands(inputs);
             let (in_cts, logged, values) = backward_logs::nested(|| backward(&self.scan.body, &operands, &out_cts))?;
@@ -153,15 +182,17 @@ impl<'a> BackwardLoop<'a> {
             let sums = consts.iter().zip(&inputs[self.first_sum()..]);
             let mut outs: Vec<Array> =
                 sums.map(|(ct, sum)| ct.as_ref().map_or_else(|| sum.clone(), |ct| sum + ct)).collect();
-            let operands = in_cts.iter().zip(&self.in_cotangents).zip(&self.in_roles);
-            let carried = operands.filter(|(_, role)| **role == Carry);
-            outs.extend(carried.map(|((ct, aval), _)| tangent_or_zeros(ct, aval)));
+            let first = self.scan.num_consts;
+            let carried = &in_cts[first..][..self.scan.num_carry];
+            has_carry = carried.iter().map(Option::is_some).collect();
+            let carried = carried.iter().zip(&self.in_cotangents[first..]).zip(&self.has_carry);
+            outs.extend(carried.filter(|(_, has)| **has).map(|((ct, aval), _)| tangent_or_zeros(ct, aval)));
             has_xs = in_cts.iter().zip(&self.in_roles).map(|(ct, role)| *role == Scanned && ct.is_some()).collect();
             outs.extend(marked(&in_cts, &has_xs).into_iter().flatten());
             outs.extend(values);
             Ok(outs)
         })?;
-        Ok((step, StepResults { has_sum, has_xs, layout }))
+        Ok((step, StepResults { has_sum, has_carry, has_xs, layout }))
     }
 
     /// Returns the operands and the cotangents for the reverse mode of the scan's body, from the operands of a step.
@@ -171,8 +202,8 @@ impl<'a> BackwardLoop<'a> {
             let input = if *known { known_inputs.next() } else { None };
             input.map_or_else(|| Operand::Linear(aval.clone()), Operand::NonLinear)
         });
-        let (carry, ys) = inputs[self.first_carry()..].split_at(self.scan.num_carry);
-        let mut out_cts: Tangents = carry.iter().cloned().map(Some).collect();
+        let (carry, ys) = inputs[self.first_carry()..].split_at(count(&self.has_carry));
+        let mut out_cts = spread_marked(carry.iter().cloned(), &self.has_carry);
         out_cts.extend(spread_marked(ys.iter().cloned(), &self.has_ys));
         (operands.collect(), out_cts)
     }
@@ -190,14 +221,14 @@ impl<'a> BackwardLoop<'a> {
         let mut operands: Vec<Array> = known_args.map(|(arg, _)| arg.value().cloned()).collect::<Result<_>>()?;
         let sums = marked(&self.in_cotangents, &self.sums);
         operands.extend(sums.into_iter().map(|aval| zeros(&aval.strip_weak_type())));
-        let carry = cts.iter().zip(&self.out_avals).take(num_carry);
-        operands.extend(carry.map(|(ct, aval)| tangent_or_zeros(ct, &aval.cotangent())));
+        let carry = cts.iter().zip(&self.out_avals).zip(&self.has_carry).filter(|(_, has)| **has);
+        operands.extend(carry.map(|((ct, aval), _)| tangent_or_zeros(ct, &aval.cotangent())));
         operands.extend(cts[num_carry..].iter().flatten().cloned());
 
         let mut roles = marked(&self.in_roles, &self.known);
-        roles.resize(self.first_carry() + num_carry, Carry);
+        roles.resize(self.first_carry() + count(&self.has_carry), Carry);
         roles.resize(operands.len(), Scanned);
-        let carried = count(&self.sums) + num_carry;
+        let carried = count(&self.sums) + count(&self.has_carry);
         let scanned = count(&step_results.has_xs) + step_results.layout.count();
         let out_roles = [vec![Carry; carried], vec![Scanned; scanned]].concat();
         let reversed = Scan { reverse: !self.scan.reverse, ..self.scan.clone() };
@@ -215,7 +246,8 @@ impl<'a> BackwardLoop<'a> {
             if self.sums[i] {
                 *ct = results.next().filter(|_| has_sum.next() == Some(&true));
             } else if self.in_roles[i] == Carry {
-                *ct = results.next().filter(|_| args[i].is_linear());
+                let has_carry = self.has_carry[i - self.scan.num_consts];
+                *ct = if has_carry { results.next().filter(|_| args[i].is_linear()) } else { None };
             } else if step_results.has_xs[i] {
                 *ct = results.next();
             }
@@ -230,6 +262,31 @@ impl<'a> BackwardLoop<'a> {
 fn spread_marked_options(items: Tangents, marks: &[bool]) -> Tangents {
     let mut items = items.into_iter();
     marks.iter().map(|mark| if *mark { items.next().flatten() } else { None }).collect()
+}
+
+/// Sets the marks that are set in `others`. Returns `true` if one of them was not set before.
+fn mark_also(marks: &mut [bool], others: &[bool]) -> bool {
+    let before = count(marks);
+    marks.iter_mut().zip(others).for_each(|(mark, other)| *mark |= *other);
+    count(marks) > before
+}
+
+/// Marks the inputs of a program that the marked results depend on, as far as operations without programs of their own
+/// tell. Tracing finds the others.
+fn inputs_of_results(program: &Program, results: &[bool]) -> Vec<bool> {
+    let mut used = vec![false; program.avals.len()];
+    let mark = |used: &mut [bool], atom: &Atom| {
+        if let Atom::Var(var) = atom {
+            used[var.index()] = true;
+        }
+    };
+    program.outputs.iter().zip(results).filter(|(_, marked)| **marked).for_each(|(atom, _)| mark(&mut used, atom));
+    for eqn in program.eqns.iter().rev().filter(|eqn| eqn.primitive.programs().is_empty()) {
+        if eqn.outputs.iter().any(|var| used[var.index()]) {
+            eqn.inputs.iter().for_each(|atom| mark(&mut used, atom));
+        }
+    }
+    program.inputs.iter().map(|var| used[var.index()]).collect()
 }
 
 fn count(marks: &[bool]) -> usize {
