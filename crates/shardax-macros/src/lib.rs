@@ -59,8 +59,8 @@ pub fn derive_record(input: proc_macro::TokenStream) -> proc_macro::TokenStream 
 
 /// Compiles the function when you first call it, as the function `jit` does.
 ///
-/// The attribute's options are methods of `Jit`, such as `keep_unused = true`. `donate` and `static_args` name arguments:
-/// `#[jit(donate = [state])]`.
+/// The attribute's options are methods of `Jit`, such as `keep_unused = true`. `donate` and `static_args`, or
+/// JAX's `donate_argnames` and `static_argnames`, name arguments: `#[jit(donate = [state])]`.
 ///
 /// You can then pass each argument by value or by reference, and the function returns a `Result`. You can pass the function
 /// to other transformations by its name, or as `name {}` if its argument types cannot be inferred. `name::lower` lowers it

@@ -5,7 +5,7 @@ use quote::{format_ident, quote, quote_spanned};
 use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
-use syn::{Error, Expr, FnArg, Ident, ItemFn, Pat, Result, ReturnType, Token, Type};
+use syn::{Error, Expr, ExprLit, FnArg, Ident, ItemFn, Lit, Pat, Result, ReturnType, Token, Type};
 
 /// A transformation that is used as an attribute.
 pub struct Transformation {
@@ -13,7 +13,7 @@ pub struct Transformation {
     pub name: &'static str,
     /// The type that it returns, if programs are compiled once and kept; such a type has a method `lower`.
     pub kept_type: Option<&'static str>,
-    /// Options that name arguments, each with the method that takes their positions.
+    /// Options that name arguments, each with the method that takes their positions. JAX's names are accepted, too.
     pub argument_options: &'static [(&'static str, &'static str)],
     /// Options that are the parameters of one method, in order, such as the rules of a derivative.
     pub rules: Option<(&'static str, &'static [&'static str])>,
@@ -22,7 +22,12 @@ pub struct Transformation {
 pub const JIT: Transformation = Transformation {
     name: "jit",
     kept_type: Some("Jit"),
-    argument_options: &[("donate", "donate_argnums"), ("static_args", "static_argnums")],
+    argument_options: &[
+        ("donate", "donate_argnums"),
+        ("static_args", "static_argnums"),
+        ("donate_argnames", "donate_argnums"),
+        ("static_argnames", "static_argnums"),
+    ],
     rules: None,
 };
 
@@ -228,6 +233,10 @@ fn parameter(transformation: &str, position: usize, input: &FnArg) -> Result<Par
             "a transformed function takes its arguments by value: remove the `&` (callers may pass a reference)";
         return Err(Error::new_spanned(reference, message));
     }
+    if let Type::ImplTrait(bounds) = &*typed.ty {
+        let message = "a transformed function takes arguments of a single type, such as `Array` (callers may pass a reference or a number)";
+        return Err(Error::new_spanned(bounds, message));
+    }
     let name = match &*typed.pat {
         Pat::Ident(pattern) => pattern.ident.clone(),
         _ => format_ident!("argument_{position}"),
@@ -274,7 +283,7 @@ fn rule_option<'a>(options: &'a Punctuated<OptionValue, Token![,]>, rule: &str) 
     })
 }
 
-/// Returns the positions of arguments that an option names, such as `[state, batch]`.
+/// Returns the positions of arguments that an option names, such as `[state, batch]` or, as in JAX, `["state", "batch"]`.
 fn positions(value: &Expr, parameters: &[Parameter]) -> Result<TokenStream> {
     let names: Vec<&Expr> = match value {
         Expr::Array(array) => array.elems.iter().collect(),
@@ -287,10 +296,11 @@ fn positions(value: &Expr, parameters: &[Parameter]) -> Result<TokenStream> {
 /// Returns the position of the argument with this name.
 fn position(expression: &Expr, parameters: &[Parameter]) -> Result<i32> {
     let name = match expression {
-        Expr::Path(path) => path.path.get_ident(),
+        Expr::Path(path) => path.path.get_ident().map(Ident::to_string),
+        Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => Some(text.value()),
         _ => None,
     };
-    let position = name.and_then(|name| parameters.iter().position(|parameter| parameter.name == *name));
+    let position = name.and_then(|name| parameters.iter().position(|parameter| parameter.name == name));
     position.map(|position| position as i32).ok_or_else(|| {
         let names: Vec<String> = parameters.iter().map(|parameter| parameter.name.to_string()).collect();
         let message = format!("this is not an argument of the function, whose arguments are {}", names.join(", "));

@@ -102,7 +102,7 @@ pub mod prelude {
         ApplyIfFinite, CenteredRmsPropOptions, ClipByGlobalNorm, DynamicScale, GradientTransformation,
         InjectHyperparams, Lamb, Lion, LionOptions, Masked, MultiSteps, NovogradOptions, Optimizer, RadamOptions,
         RmsPropOptions, ScaleByAdam, Schedule, Sgd, SgdOptions, TrainState, Unscaled, WeightDecayOptions, YogiOptions,
-        adabelief, adafactor, adagrad, adam, adamw, add_decayed_weights, apply_if_finite, apply_updates,
+        adabelief, adafactor, adagrad, adam, adamw, add_decayed_weights, apply_if_finite, apply_updates, chain,
         clip_by_global_norm, constant_schedule, cosine_decay_schedule, ema, exponential_decay, freeze, fromage,
         global_norm, incremental_update, inject_hyperparams, join_schedules, lamb, lars, lbfgs, lbfgs_linesearch,
         linear_schedule, lion, masked, multi_steps, multi_transform, muon, noisy_sgd, partition, periodic_update,

@@ -115,7 +115,7 @@ pub mod numpy {
 pub mod array {
     pub use crate::core::array::*;
     pub use crate::ops::index::{At, Ellipsis, IndexItem, IntoIndex, IntoIndexItem, NewAxis, Rows, Slice};
-    pub use crate::ops::operators::ArrayLike;
+    pub use crate::ops::operators::{ArrayLike, IntoArrays};
     pub use crate::runtime::assemble::*;
     pub use crate::runtime::device_put::{PutOptions, device_put};
     pub use crate::runtime::local_data::*;
@@ -245,7 +245,7 @@ pub use shardax_macros::{Module, Tree, checkpoint, custom_jvp, custom_vjp, jit, 
 
 /// Common imports: `use shardax::prelude::*;`
 pub mod prelude {
-    pub use crate::array::{ArrayLike, array, array_of};
+    pub use crate::array::{ArrayLike, IntoArrays, array, array_of};
     pub use crate::checkify::Checks;
     pub use crate::error::{Error, ErrorKind, Result};
     pub use crate::numpy::*;

@@ -92,7 +92,7 @@ pub use rms::*;
 pub use sam::*;
 pub use schedule::*;
 pub use schedule_free::*;
-pub use train_state::{Optimizer, TrainState};
+pub use train_state::{Optimizer, TrainState, chain};
 pub use tree_utils::safe_increment;
 
 use shardax::prelude::{Array, ArrayLike, DType, Result, Tree, remainder, tree, where_, zeros_dtype};

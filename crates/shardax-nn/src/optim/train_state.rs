@@ -408,6 +408,24 @@ impl<M: Tree> Optimizer<M> {
     }
 }
 
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "a chain of optimizers is a tuple",
+    label = "there is no function `chain`",
+    note = "write `(clip_by_global_norm(1.0), adam(1e-3))`, with up to sixteen transformations"
+)]
+pub trait ChainsByFunction {}
+
+/// The message for calls of Optax's `chain` with two transformations. With other numbers of them, the compiler reports
+/// the number.
+#[doc(hidden)]
+pub fn chain<First, Second>(first: First, second: Second) -> (First, Second)
+where
+    for<'a> &'a (): ChainsByFunction,
+{
+    (first, second)
+}
+
 /// Checks that there is a gradient for each variable, and no other.
 #[track_caller]
 fn same_keys(grads: &State, params: &State) -> Result<()> {

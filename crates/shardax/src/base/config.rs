@@ -396,13 +396,21 @@ pub fn set_compiler_options<Name: Into<String>, Value: Into<CompilerOption>>(
 /// Sets an option by name: `num_cpu_devices`, `platform`, `compilation_cache_dir`, `compilation_cache_max_size`,
 /// `max_compiled_programs`, `max_compiled_bytes`, `explain_cache_misses`, `log_compiles`, `default_matmul_precision`, `default_prng_impl`,
 /// `enable_x64`, `numpy_rank_promotion`, `debug_nans`, `debug_infs` or `transfer_guard` and its three directions (JAX's names with `jax_` are accepted too), or an [XLA option](set_compiler_options),
-/// whose name begins with `xla_`.
+/// whose name begins with `xla_`. The value is text, a number or a `bool`.
+///
+/// ```
+/// use shardax::config;
+/// config::update("jax_enable_x64", true)?;
+/// config::update("max_compiled_programs", 100)?;
+/// # Ok::<(), shardax::Error>(())
+/// ```
 ///
 /// # Errors
 /// Returns an error if there is no option of this name, if the option does not accept the value, or if it must be
 /// set before devices are in use and they are.
 #[track_caller]
-pub fn update(name: &str, value: &str) -> Result<()> {
+pub fn update(name: &str, value: impl std::fmt::Display) -> Result<()> {
+    let value = &value.to_string();
     match name.strip_prefix("jax_").unwrap_or(name) {
         "num_cpu_devices" => set_num_cpu_devices(number(name, value).at_caller()?),
         "max_compiled_programs" => set_max_compiled_programs(number(name, value).at_caller()?),

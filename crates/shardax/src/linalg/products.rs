@@ -7,7 +7,7 @@ use crate::core::program::trace::{at_caller, or_failed};
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::numpy::{isnan, matmul, where_};
-use crate::ops::operators::{ArrayLike, into_arrays};
+use crate::ops::operators::{ArrayLike, IntoArrays};
 
 /// Multiplies two or more matrices in the order that needs the fewest operations. The first and the last array can be
 /// vectors.
@@ -23,8 +23,8 @@ use crate::ops::operators::{ArrayLike, into_arrays};
 /// The result carries an error for less than two arrays, for arrays between the ends that are not matrices, and for
 /// sizes that do not fit.
 #[track_caller]
-pub fn multi_dot(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
-    let arrays = into_arrays(arrays);
+pub fn multi_dot<Form>(arrays: impl IntoArrays<Form>) -> Array {
+    let arrays = arrays.into_arrays();
     let like = arrays.first().cloned().unwrap_or_else(|| Array::from(0.0f32));
     or_failed(&like, || {
         arrays.iter().try_for_each(Array::check)?;

@@ -38,10 +38,40 @@ impl ArrayLike for &&Array {
     }
 }
 
-/// The operands of a function that takes several.
-pub(crate) fn into_arrays(operands: impl IntoIterator<Item = impl ArrayLike>) -> Vec<Array> {
-    operands.into_iter().map(ArrayLike::into_array).collect()
+/// Operands of functions of several arrays, such as [`concatenate`](crate::numpy::concatenate): arrays and plain numbers in an
+/// array, a slice, a `Vec`, an iterator or a tuple. `Form` is inferred; it distinguishes tuples from what can be iterated
+/// over.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a list of arrays",
+    label = "not arrays and numbers in a list",
+    note = "write `[&x, &y]`, `(&x, &y)`, or a `Vec` or an iterator of arrays"
+)]
+pub trait IntoArrays<Form> {
+    /// Returns the arrays, in order.
+    fn into_arrays(self) -> Vec<Array>;
 }
+
+/// The form of lists and iterators.
+#[doc(hidden)]
+pub struct Iterated;
+
+impl<I: IntoIterator<Item: ArrayLike>> IntoArrays<Iterated> for I {
+    fn into_arrays(self) -> Vec<Array> {
+        self.into_iter().map(ArrayLike::into_array).collect()
+    }
+}
+
+macro_rules! tuples_into_arrays {
+    ($(($($t:ident $i:tt),+))*) => {$(
+        impl<$($t: ArrayLike),+> IntoArrays<($($t,)+)> for ($($t,)+) {
+            fn into_arrays(self) -> Vec<Array> {
+                vec![$(self.$i.into_array()),+]
+            }
+        }
+    )*};
+}
+
+crate::tuples::each!(tuples_into_arrays);
 
 macro_rules! number_operands {
     ($($t:ty => $dtype:ident),*) => {$(

@@ -6,7 +6,7 @@ use crate::core::program::trace::{at_caller, or_failed};
 use crate::error::{AtCaller, Result, err};
 use crate::ops::lax;
 use crate::ops::numpy::{promote_dtypes, to_inexact, where_};
-use crate::ops::operators::{ArrayLike, into_arrays};
+use crate::ops::operators::{ArrayLike, IntoArrays};
 
 /// The rule of a [`RegularGridInterpolator`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -54,8 +54,8 @@ impl RegularGridInterpolator {
     /// # Errors
     /// Returns an error for shapes that do not fit, and for fewer than two points along a dimension.
     #[track_caller]
-    pub fn new(points: impl IntoIterator<Item = impl ArrayLike>, values: impl ArrayLike) -> Result<Self> {
-        let (points, values) = (into_arrays(points), values.into_array());
+    pub fn new<Form>(points: impl IntoArrays<Form>, values: impl ArrayLike) -> Result<Self> {
+        let (points, values) = (points.into_arrays(), values.into_array());
         at_caller(|| {
             points.iter().chain([&values]).try_for_each(Array::check)?;
             let fits = points

@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::lax;
 use crate::ops::numpy::{floor_divide, promote_dtypes, remainder, to_inexact, where_};
-use crate::ops::operators::{ArrayLike, into_arrays};
+use crate::ops::operators::{ArrayLike, IntoArrays};
 
 /// The values outside of an image in [`map_coordinates`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,13 +64,13 @@ fn mirror(index: Array, n: i64) -> Array {
 /// The result carries an error for other orders, for more or fewer arrays of coordinates than dimensions, and for empty
 /// images.
 #[track_caller]
-pub fn map_coordinates(
+pub fn map_coordinates<Form>(
     input: impl ArrayLike,
-    coordinates: impl IntoIterator<Item = impl ArrayLike>,
+    coordinates: impl IntoArrays<Form>,
     order: usize,
     mode: Boundary,
 ) -> Array {
-    let (input, coordinates) = (input.into_array(), into_arrays(coordinates));
+    let (input, coordinates) = (input.into_array(), coordinates.into_arrays());
     or_failed(&input, || interpolate(&input, &coordinates, order, mode))
 }
 

@@ -374,17 +374,49 @@ comparisons! {
     greater_equal => Ge;
 }
 
-/// Clamps `x` to between `min` and `max`.
+/// A bound of [`clip`]: an array, a number, or `None` for no bound.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a bound",
+    label = "not an array, a number or `None`",
+    note = "a bound that may be absent is an `Option<f64>`"
+)]
+pub trait IntoBound {
+    /// Returns the bound, or `None` if there is none.
+    fn into_bound(self) -> Option<Array>;
+}
+
+impl<T: ArrayLike> IntoBound for T {
+    fn into_bound(self) -> Option<Array> {
+        Some(self.into_array())
+    }
+}
+
+// The only `Option` that is a bound, so that the type of a bare `None` is known.
+impl IntoBound for Option<f64> {
+    fn into_bound(self) -> Option<Array> {
+        self.map(ArrayLike::into_array)
+    }
+}
+
+/// Clamps `x` to between `min` and `max`. A bound that is `None` is absent.
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// assert_eq!(clip(array([-5, 1, 9]), 0, 4).to_vec::<i32>()?, [0, 1, 4]);
+/// assert_eq!(clip(array([-5, 1, 9]), None, 4).to_vec::<i32>()?, [-5, 1, 4]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn clip(x: impl ArrayLike, min: impl ArrayLike, max: impl ArrayLike) -> Array {
-    let x = &x.into_array();
-    minimum(maximum(x, min), max)
+pub fn clip(x: impl ArrayLike, min: impl IntoBound, max: impl IntoBound) -> Array {
+    let x = x.into_array();
+    let x = match min.into_bound() {
+        Some(min) => maximum(x, min),
+        None => x,
+    };
+    match max.into_bound() {
+        Some(max) => minimum(x, max),
+        None => x,
+    }
 }
 
 /// Returns `true` if all elements differ by at most `atol + rtol * |y|`. Waits for the values.
@@ -489,9 +521,9 @@ impl Array {
         minimum(self, other)
     }
 
-    /// Clamps the elements to between `min` and `max`.
+    /// Clamps the elements to between `min` and `max`. A bound that is `None` is absent.
     #[track_caller]
-    pub fn clip(&self, min: impl ArrayLike, max: impl ArrayLike) -> Array {
+    pub fn clip(&self, min: impl IntoBound, max: impl IntoBound) -> Array {
         clip(self, min, max)
     }
 }

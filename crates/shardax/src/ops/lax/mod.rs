@@ -51,7 +51,7 @@ pub use start_indices::IntoStartIndices;
 
 pub use crate::precision::{DotAlgorithmPreset, Precision};
 
-use super::operators::{ArrayLike, into_arrays};
+use super::operators::{ArrayLike, IntoArrays};
 use super::primitive::binary::{COMPLEX, DIV, REM, SHIFT_RIGHT_ARITHMETIC, SHIFT_RIGHT_LOGICAL};
 use super::primitive::bitcast::BitcastConvert;
 use super::primitive::composite::composite1;
@@ -567,9 +567,9 @@ pub fn rem(x: impl ArrayLike, y: impl ArrayLike) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn polynomial(x: impl ArrayLike, coefficients: impl IntoIterator<Item = impl ArrayLike>) -> Array {
+pub fn polynomial<Form>(x: impl ArrayLike, coefficients: impl IntoArrays<Form>) -> Array {
     let x = x.into_array();
-    let operands: Vec<Array> = std::iter::once(x.clone()).chain(into_arrays(coefficients)).collect();
+    let operands: Vec<Array> = std::iter::once(x.clone()).chain(coefficients.into_arrays()).collect();
     or_failed(&x, || {
         operands.iter().try_for_each(Array::check)?;
         let operands = promote_args("polynomial", &operands.iter().collect::<Vec<_>>())?;

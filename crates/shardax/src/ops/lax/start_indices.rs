@@ -1,7 +1,7 @@
 //! The start indices of dynamic slices, as callers write them.
 
 use crate::core::array::Array;
-use crate::ops::operators::{ArrayLike, into_arrays};
+use crate::ops::operators::{ArrayLike, IntoArrays};
 
 /// Start indices of a block: one integer scalar per dimension, as a tuple `(&i, 0)`, an array, a slice or a `Vec` of
 /// arrays or numbers, or bare for one dimension.
@@ -23,13 +23,13 @@ impl<T: ArrayLike> IntoStartIndices for T {
 
 impl<T: ArrayLike, const N: usize> IntoStartIndices for [T; N] {
     fn into_start_indices(self) -> Vec<Array> {
-        into_arrays(self)
+        self.into_arrays()
     }
 }
 
 impl<T: ArrayLike> IntoStartIndices for Vec<T> {
     fn into_start_indices(self) -> Vec<Array> {
-        into_arrays(self)
+        self.into_arrays()
     }
 }
 

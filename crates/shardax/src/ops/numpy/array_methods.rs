@@ -3,7 +3,7 @@
 use super::axes::IntoReduction;
 use super::{IndexMode, IntoAxis};
 use crate::core::array::Array;
-use crate::ops::operators::ArrayLike;
+use crate::ops::operators::{ArrayLike, IntoArrays};
 
 impl Array {
     /// Returns the positions that would partition the array around element `kth`; see [`argpartition`](super::argpartition).
@@ -28,7 +28,7 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     #[track_caller]
-    pub fn choose(&self, choices: impl IntoIterator<Item = impl ArrayLike>, mode: IndexMode) -> Array {
+    pub fn choose<Form>(&self, choices: impl IntoArrays<Form>, mode: IndexMode) -> Array {
         super::choose(self, choices, mode)
     }
 

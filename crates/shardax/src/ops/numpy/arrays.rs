@@ -8,7 +8,7 @@ use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
 use crate::error::{AtCaller, Result, err};
 use crate::ops::lax;
-use crate::ops::operators::{ArrayLike, into_arrays};
+use crate::ops::operators::{ArrayLike, IntoArrays};
 use crate::ops::primitive::gather::wide;
 use crate::shape::{AxisNumber, normalize_axis};
 use crate::source;
@@ -24,8 +24,8 @@ use crate::source;
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn block(rows: impl IntoIterator<Item = impl IntoIterator<Item = impl ArrayLike>>) -> Array {
-    let rows: Vec<Vec<Array>> = rows.into_iter().map(into_arrays).collect();
+pub fn block<Form>(rows: impl IntoIterator<Item = impl IntoArrays<Form>>) -> Array {
+    let rows: Vec<Vec<Array>> = rows.into_iter().map(IntoArrays::into_arrays).collect();
     at_caller(|| {
         let rank = rows.iter().flatten().map(Array::ndim).max().unwrap_or(0).max(2);
         let rows = rows.iter().map(|row| {
@@ -55,9 +55,9 @@ fn with_leading_dims(x: &Array, rank: usize) -> Array {
 /// # Errors
 /// Returns an error for shapes that do not broadcast.
 #[track_caller]
-pub fn broadcast_arrays(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Result<Vec<Array>> {
+pub fn broadcast_arrays<Form>(arrays: impl IntoArrays<Form>) -> Result<Vec<Array>> {
     let _line = source::enter();
-    let arrays = into_arrays(arrays);
+    let arrays = arrays.into_arrays();
     arrays.iter().try_for_each(Array::check)?;
     let arrays = broadcast_any_ranks("broadcast_arrays", &arrays).at_caller()?;
     let shape = arrays.iter().find(|x| x.ndim() > 0).map(Array::shape_owned).unwrap_or_default();
@@ -400,12 +400,12 @@ fn insert_at_traced(x: &Array, places: &Array, values: &Array, axis: usize) -> R
 /// # Errors
 /// The result carries an error unless there is one boolean condition for each choice.
 #[track_caller]
-pub fn select(
-    conditions: impl IntoIterator<Item = impl ArrayLike>,
-    choices: impl IntoIterator<Item = impl ArrayLike>,
+pub fn select<Form1, Form2>(
+    conditions: impl IntoArrays<Form1>,
+    choices: impl IntoArrays<Form2>,
     default: impl ArrayLike,
 ) -> Array {
-    let (conditions, choices, default) = (into_arrays(conditions), into_arrays(choices), default.into_array());
+    let (conditions, choices, default) = (conditions.into_arrays(), choices.into_arrays(), default.into_array());
     checked_or_failed(&default, || {
         if conditions.len() != choices.len() || choices.is_empty() {
             return Err(err!(

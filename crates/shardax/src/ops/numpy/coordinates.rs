@@ -9,7 +9,7 @@ use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
 use crate::error::err;
 use crate::ops::lax;
-use crate::ops::operators::ArrayLike;
+use crate::ops::operators::{ArrayLike, IntoArrays};
 use crate::ops::primitive::gather::wide;
 use crate::shape::IntoSizes;
 
@@ -47,8 +47,8 @@ options! {
 impl MeshgridOptions {
     /// See [`meshgrid`](meshgrid()).
     #[track_caller]
-    pub fn meshgrid(&self, vectors: impl IntoIterator<Item = impl ArrayLike>) -> Vec<Array> {
-        let vectors = crate::ops::operators::into_arrays(vectors);
+    pub fn meshgrid<Form>(&self, vectors: impl IntoArrays<Form>) -> Vec<Array> {
+        let vectors = vectors.into_arrays();
         at_caller(|| {
             let exchanged = self.indexing == Indexing::Xy && vectors.len() > 1;
             let mut dims: Vec<usize> = (0..vectors.len()).collect();
@@ -86,7 +86,7 @@ impl MeshgridOptions {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn meshgrid(vectors: impl IntoIterator<Item = impl ArrayLike>) -> Vec<Array> {
+pub fn meshgrid<Form>(vectors: impl IntoArrays<Form>) -> Vec<Array> {
     MeshgridOptions::new().meshgrid(vectors)
 }
 
@@ -169,8 +169,8 @@ pub fn fromfunction<R>(f: impl FnOnce(&[Array]) -> R, shape: impl IntoSizes) -> 
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn ix_(vectors: impl IntoIterator<Item = impl ArrayLike>) -> Vec<Array> {
-    let vectors = crate::ops::operators::into_arrays(vectors);
+pub fn ix_<Form>(vectors: impl IntoArrays<Form>) -> Vec<Array> {
+    let vectors = vectors.into_arrays();
     at_caller(|| {
         let places = vectors.iter().map(|v| match v.dtype() {
             DType::Bool => super::flatnonzero(v, None),
@@ -276,12 +276,8 @@ pub enum IndexMode {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn ravel_multi_index(
-    places: impl IntoIterator<Item = impl ArrayLike>,
-    shape: impl IntoSizes,
-    mode: IndexMode,
-) -> Array {
-    let (places, shape) = (crate::ops::operators::into_arrays(places), &shape.into_sizes()[..]);
+pub fn ravel_multi_index<Form>(places: impl IntoArrays<Form>, shape: impl IntoSizes, mode: IndexMode) -> Array {
+    let (places, shape) = (places.into_arrays(), &shape.into_sizes()[..]);
     let none = Array::literal(Scalar::Int(0), DType::I32, false);
     checked_or_failed(places.first().unwrap_or(&none), || {
         if places.len() != shape.len() {
@@ -328,8 +324,8 @@ pub fn ravel_multi_index(
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn choose(x: impl ArrayLike, choices: impl IntoIterator<Item = impl ArrayLike>, mode: IndexMode) -> Array {
-    let (x, choices) = (x.into_array(), crate::ops::operators::into_arrays(choices));
+pub fn choose<Form>(x: impl ArrayLike, choices: impl IntoArrays<Form>, mode: IndexMode) -> Array {
+    let (x, choices) = (x.into_array(), choices.into_arrays());
     checked_or_failed(&x, || {
         let Some(last_choice) = choices.last() else {
             return Err(err!(Value, "choose needs at least one array of choices")

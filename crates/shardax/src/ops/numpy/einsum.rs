@@ -12,7 +12,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result, bail, err};
 use crate::ops::auto_axes::in_auto_axes;
 use crate::ops::lax::{self, DotOptions};
-use crate::ops::operators::{ArrayLike, into_arrays};
+use crate::ops::operators::IntoArrays;
 use crate::ops::primitive::reduce::Reducer;
 use crate::sharding::{DimSpec, Typed};
 
@@ -44,15 +44,15 @@ struct Term {
 /// # Errors
 /// The result carries an error if the letters do not match the arrays, or the sizes do not match each other.
 #[track_caller]
-pub fn einsum(spec: &str, operands: impl IntoIterator<Item = impl ArrayLike>) -> Array {
+pub fn einsum<Form>(spec: &str, operands: impl IntoArrays<Form>) -> Array {
     DotOptions::new().einsum(spec, operands)
 }
 
 impl DotOptions {
     /// See [`einsum`](einsum()).
     #[track_caller]
-    pub fn einsum(&self, spec: &str, operands: impl IntoIterator<Item = impl ArrayLike>) -> Array {
-        let operands = into_arrays(operands);
+    pub fn einsum<Form>(&self, spec: &str, operands: impl IntoArrays<Form>) -> Array {
+        let operands = operands.into_arrays();
         let result = at_caller(|| contract(spec, &operands.iter().collect::<Vec<_>>(), self));
         let like = operands.first().cloned().unwrap_or_else(|| Array::from(0.0f32));
         Array::from_result(result, &like)

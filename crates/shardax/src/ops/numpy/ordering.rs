@@ -7,7 +7,7 @@ use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
-use crate::ops::operators::{ArrayLike, into_arrays};
+use crate::ops::operators::{ArrayLike, IntoArrays};
 use crate::ops::primitive::elementwise_rules::Accepts;
 use crate::rank_promotion;
 
@@ -144,12 +144,12 @@ pub fn sort_complex(x: impl ArrayLike) -> Array {
 /// # Errors
 /// The result carries an error for another number of functions.
 #[track_caller]
-pub fn piecewise(
+pub fn piecewise<Form>(
     x: impl ArrayLike,
-    conditions: impl IntoIterator<Item = impl ArrayLike>,
+    conditions: impl IntoArrays<Form>,
     functions: &[&dyn Fn(&Array) -> Array],
 ) -> Array {
-    let (x, conditions) = (x.into_array(), into_arrays(conditions));
+    let (x, conditions) = (x.into_array(), conditions.into_arrays());
     checked_or_failed(&x, || {
         x.check()?;
         let n = conditions.len();

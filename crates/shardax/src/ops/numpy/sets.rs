@@ -9,7 +9,7 @@ use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::ops::lax;
-use crate::ops::operators::ArrayLike;
+use crate::ops::operators::{ArrayLike, IntoArrays};
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::sort::Sort;
 use crate::shape::{AxisNumber, normalize_axis};
@@ -238,9 +238,9 @@ fn mark_first(sorted: &Array, equal_nan: bool) -> Result<Array> {
 /// # Errors
 /// The result carries an error for no keys, or keys of unlike shapes.
 #[track_caller]
-pub fn lexsort(keys: impl IntoIterator<Item = impl ArrayLike>, axis: impl AxisNumber) -> Array {
+pub fn lexsort<Form>(keys: impl IntoArrays<Form>, axis: impl AxisNumber) -> Array {
     let axis = axis.axis_number();
-    let keys = crate::ops::operators::into_arrays(keys);
+    let keys = keys.into_arrays();
     let none = Array::literal(Scalar::Int(0), DType::I32, false);
     checked_or_failed(keys.first().unwrap_or(&none), || {
         let Some(first_key) = keys.first() else {

@@ -9,7 +9,7 @@ use crate::core::program::trace::bind1;
 use crate::core::sharding_like::ShardingLike;
 use crate::error::{AtCaller, Result, err};
 use crate::ops::lax;
-use crate::ops::operators::{ArrayLike, into_arrays};
+use crate::ops::operators::{ArrayLike, IntoArrays};
 use crate::ops::primitive::shape_ops::{BroadcastInDim, Reshape};
 use crate::shape::{AxisNumber, IntoAxes, IntoShape, Shape, normalize_axes, normalize_axis, size};
 use crate::sharding::Typed;
@@ -492,9 +492,9 @@ fn resolve(dims: &[i64], from: &[usize]) -> Result<Shape> {
 /// # Errors
 /// The result carries an error without arrays, or if other dimensions differ.
 #[track_caller]
-pub fn concatenate(arrays: impl IntoIterator<Item = impl ArrayLike>, axis: impl AxisNumber) -> Array {
+pub fn concatenate<Form>(arrays: impl IntoArrays<Form>, axis: impl AxisNumber) -> Array {
     let axis = axis.axis_number();
-    let arrays = &into_arrays(arrays);
+    let arrays = &arrays.into_arrays();
     join(arrays, |args| {
         if args[0].ndim() == 0 {
             return Err(err!(Value, "Zero-dimensional arrays cannot be concatenated.")
@@ -513,9 +513,9 @@ pub fn concatenate(arrays: impl IntoIterator<Item = impl ArrayLike>, axis: impl 
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn stack(arrays: impl IntoIterator<Item = impl ArrayLike>, axis: impl AxisNumber) -> Array {
+pub fn stack<Form>(arrays: impl IntoArrays<Form>, axis: impl AxisNumber) -> Array {
     let axis = axis.axis_number();
-    let arrays = &into_arrays(arrays);
+    let arrays = &arrays.into_arrays();
     join(arrays, |args| {
         if let Some(odd) = args.iter().find(|a| a.shape() != args[0].shape()) {
             return Err(err!(

@@ -5,7 +5,7 @@ use super::{checked_or_failed, concatenate, stack};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::ops::lax;
-use crate::ops::operators::{ArrayLike, into_arrays};
+use crate::ops::operators::{ArrayLike, IntoArrays};
 
 /// Converts a scalar to an array of one element. Other arrays are unchanged.
 ///
@@ -65,8 +65,8 @@ pub fn atleast_3d(x: impl ArrayLike) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn hstack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
-    let arrays = &into_arrays(arrays);
+pub fn hstack<Form>(arrays: impl IntoArrays<Form>) -> Array {
+    let arrays = &arrays.into_arrays();
     at_caller(|| {
         let arrays: Vec<Array> = arrays.iter().map(atleast_1d).collect();
         let axis = arrays.first().map_or(0, |x| i32::from(x.ndim() > 1));
@@ -82,8 +82,8 @@ pub fn hstack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn vstack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
-    let arrays = &into_arrays(arrays);
+pub fn vstack<Form>(arrays: impl IntoArrays<Form>) -> Array {
+    let arrays = &arrays.into_arrays();
     at_caller(|| concatenate(&arrays.iter().map(atleast_2d).collect::<Vec<_>>(), 0))
 }
 
@@ -95,8 +95,8 @@ pub fn vstack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn dstack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
-    let arrays = &into_arrays(arrays);
+pub fn dstack<Form>(arrays: impl IntoArrays<Form>) -> Array {
+    let arrays = &arrays.into_arrays();
     at_caller(|| concatenate(&arrays.iter().map(atleast_3d).collect::<Vec<_>>(), 2))
 }
 
@@ -108,8 +108,8 @@ pub fn dstack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn column_stack(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
-    let arrays = &into_arrays(arrays);
+pub fn column_stack<Form>(arrays: impl IntoArrays<Form>) -> Array {
+    let arrays = &arrays.into_arrays();
     at_caller(|| {
         if arrays.iter().all(|x| x.ndim() == 1) {
             return stack(arrays, 1);

@@ -18,7 +18,7 @@ use crate::linalg::{cholesky, solve as solve_general};
 use crate::ops::control_flow::{cond, scan};
 use crate::ops::lax::{self, Triangular};
 use crate::ops::numpy::{conj, convert, promote_dtypes, to_inexact, where_};
-use crate::ops::operators::{ArrayLike, into_arrays};
+use crate::ops::operators::{ArrayLike, IntoArrays};
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::matrix::{eye_like, product, square, square_of_inexact};
 use crate::ops::primitive::stop_gradient::stop_gradient;
@@ -84,8 +84,8 @@ pub fn cho_factor(x: impl ArrayLike) -> Array {
 /// # Errors
 /// The result carries an error for arrays of more than two dimensions.
 #[track_caller]
-pub fn block_diag(arrays: impl IntoIterator<Item = impl ArrayLike>) -> Array {
-    let arrays = &into_arrays(arrays);
+pub fn block_diag<Form>(arrays: impl IntoArrays<Form>) -> Array {
+    let arrays = &arrays.into_arrays();
     let like = arrays.first().cloned().unwrap_or_else(|| Array::from(0.0f32));
     or_failed(&like, || {
         let arrays = promote_dtypes(&arrays.iter().collect::<Vec<_>>(), |d| d)?;

@@ -220,6 +220,7 @@ methods! {
     scatter(axis, indices, values) "`Array` has no method `scatter`: write `x.at(&indices).set(&values)`";
     scatter_add(axis, indices, values) "`Array` has no method `scatter_add`: write `x.at(&indices).add(&values)`";
     select(axis, index) "`Array` has no method `select`: write `x.get(i)`, or `x.get((.., i))` for another axis";
+    set(index, value) "`Array` has no method `set`: write `x.at(i).set(value)`, which returns a new array";
     sgn() "`Array` has no method `sgn`: write `x.sign()`";
     sigmoid() "`Array` has no method `sigmoid`: write `nn::sigmoid(&x)`";
     silu() "`Array` has no method `silu`: write `nn::silu(&x)`";

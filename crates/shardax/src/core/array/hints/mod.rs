@@ -104,3 +104,21 @@ macro_rules! numbers {
 }
 
 numbers! { f32 f64 i32 i64 usize bool }
+
+#[doc(hidden)]
+#[diagnostic::on_unimplemented(
+    message = "an array is no `Vec`: read its elements by `x.to_vec::<f32>()?`",
+    label = "reading elements can fail, so `into` and `from` do not do it",
+    note = "rows as `Vec`s: `x.to_vec::<f32>()?.chunks(columns).map(<[f32]>::to_vec).collect::<Vec<_>>()`"
+)]
+pub trait ReadsVecByInto {}
+
+#[doc(hidden)]
+impl<T> From<Array> for Vec<T>
+where
+    for<'a> &'a Operator: ReadsVecByInto,
+{
+    fn from(_: Array) -> Vec<T> {
+        Vec::new()
+    }
+}
