@@ -34,6 +34,8 @@ pub(crate) fn within(owner: &str, name: &str, value: f64, range: impl RangeBound
     // The message states the range in words, because the notation of ranges differs between fields.
     let bounds = [
         match range.start_bound() {
+            // In decimal notation this number has more than 300 zeros.
+            Bound::Included(low) if *low == f64::MIN_POSITIVE => Some("above 0".to_owned()),
             Bound::Included(low) => Some(format!("at least {low}")),
             Bound::Excluded(low) if low.is_finite() => Some(format!("above {low}")),
             _ => None,

@@ -159,8 +159,11 @@ impl DecoderConfig {
         if let Some(ExpertsConfig { count, per_token, hidden, .. }) = &self.experts
             && (*hidden == 0 || *per_token == 0 || per_token > count)
         {
-            let message = format!("{per_token} of {count} experts of {hidden} features do not fit each other");
-            return Err(value_error(message, "give experts of 1 or more features, and as many of a token or more"));
+            let message = format!("each token uses {per_token} of {count} experts of {hidden} features");
+            return Err(value_error(
+                message,
+                "set the features to at least 1, and the experts of a token to at least 1 and at most the number of experts",
+            ));
         }
         if self.positions == Positions::Sines && !self.features.is_multiple_of(2) {
             let message = format!("sines and cosines of positions cannot fill {} features", self.features);
@@ -349,6 +352,13 @@ impl DecoderConfig {
                 self.layer_heads.iter().map(|sizes| sizes.heads.saturating_mul(sizes.head_dim)).max().unwrap_or(0),
             ),
             ("kernel of experts", self.features, experts),
+            (
+                "projection of streams",
+                self.features,
+                self.streams
+                    .as_ref()
+                    .map_or(0, |streams| streams.count.saturating_sub(1).saturating_mul(self.features)),
+            ),
             ("kernel of latents", 1, latent),
             (
                 "kernel of linear attention",

@@ -4,7 +4,8 @@ use shardax_nn::prelude::*;
 
 use super::{EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, ImageTower, Side};
 use crate::huggingface::{
-    Config, DONUT, Fields, KeyMap, Layout, Pretrained, known_type, swin_fields, vit_fields, windows,
+    Config, DONUT, Fields, KeyMap, Layout, Pretrained, checked, known_type, swin_fields, unknown_type, vit_fields,
+    windows,
 };
 use crate::{Activation, NormKind};
 
@@ -26,10 +27,10 @@ impl Pretrained for EncoderDecoder {
             | "plbart" | "mvp" | "led") => bart(&fields, kind)?,
             "whisper" => whisper(&fields)?,
             IMAGES => images(&fields)?,
-            other => return Err(fields.error(format!("the model_type {other:?} is not one of {}", KNOWN.join(", ")))),
+            other => return Err(unknown_type(&fields, other, &KNOWN)),
         };
         fields.finish()?;
-        read.check()?;
+        checked(config, read.extents(), read.check())?;
         Ok((read, keys))
     }
 
@@ -82,7 +83,7 @@ fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
     let activation = match (gated, name) {
         // In gated MLPs, T5 means the tanh approximation of GELU.
         (true, "gelu") => Activation::GeluTanh,
-        _ => fields.activation_named(name)?,
+        _ => fields.activation_named("feed_forward_proj", name)?,
     };
     // T5's token embedding is also the last layer, and the input of the last layer is scaled. Version 1.1 does neither.
     let is_tied = fields.flag_or("tie_word_embeddings", true)?;

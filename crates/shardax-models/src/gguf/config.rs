@@ -10,6 +10,7 @@ use shardax::error::Result;
 
 use super::{Gguf, MetadataValue};
 use crate::error::io_error;
+use crate::huggingface::MAX_LAYERS;
 
 /// The supported architectures and their model types. Some model types depend on the metadata too.
 const ARCHITECTURES: [(&str, &str); 25] = [
@@ -141,9 +142,24 @@ impl Keys<'_> {
         self.size_opt(key)?.ok_or_else(|| self.file.error(format!("its metadata has no `{}.{key}`", self.architecture)))
     }
 
-    fn number(&self, key: &str) -> Option<f64> {
+    /// Reads a number of layers, which must be at most `MAX_LAYERS`.
+    fn layers(&self) -> Result<usize> {
+        match self.size("block_count")? {
+            layers if layers > MAX_LAYERS => Err(self.file.error(format!(
+                "`{}.block_count` is {layers}, but a model can have at most {MAX_LAYERS} layers",
+                self.architecture
+            ))),
+            layers => Ok(layers),
+        }
+    }
+
+    fn number(&self, key: &str) -> Result<Option<f64>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
         // The file contains float32. Without the conversion through text, 1e-5 would become 9.999999747378752e-06.
-        self.get(key).and_then(MetadataValue::as_f64).map(|value| (value as f32).to_string().parse().unwrap_or(value))
+        let number = value.as_f64().map(|number| (number as f32).to_string().parse().unwrap_or(number));
+        number.filter(|number| number.is_finite()).map(Some).ok_or_else(|| {
+            self.file.error(format!("`{}.{key}` is {value:?}, which is not a finite number", self.architecture))
+        })
     }
 
     /// Returns an error if a key was not read.
@@ -169,11 +185,11 @@ fn gpt2(keys: &Keys<'_>) -> Result<Map<String, Value>> {
         "vocab_size": keys.file.vocabulary()?,
         "n_embd": keys.size("embedding_length")?,
         "n_head": keys.size("attention.head_count")?,
-        "n_layer": keys.size("block_count")?,
+        "n_layer": keys.layers()?,
         "n_inner": keys.size_opt("feed_forward_length")?,
         "n_positions": positions,
     }));
-    insert(&mut fields, "layer_norm_epsilon", keys.number("attention.layer_norm_epsilon"));
+    insert(&mut fields, "layer_norm_epsilon", keys.number("attention.layer_norm_epsilon")?);
     Ok(fields)
 }
 
@@ -200,7 +216,7 @@ fn llama(keys: &Keys<'_>, model_type: &str) -> Result<Map<String, Value>> {
         return Err(file.error(format!("`vocab_size` is {size}, but `token_embd.weight` has {vocabulary} rows")));
     }
     let model_type = if *architecture == "llama" && experts.is_some() { "mixtral" } else { model_type };
-    let layers = keys.size("block_count")?;
+    let layers = keys.layers()?;
     let mut fields = object(json!({
         "model_type": model_type,
         "vocab_size": vocabulary,
@@ -221,8 +237,8 @@ fn llama(keys: &Keys<'_>, model_type: &str) -> Result<Map<String, Value>> {
         _ => None,
     };
     match layer_norm {
-        Some(field) => insert(&mut fields, field, keys.number("attention.layer_norm_epsilon")),
-        None => insert(&mut fields, "rms_norm_eps", keys.number("attention.layer_norm_rms_epsilon")),
+        Some(field) => insert(&mut fields, field, keys.number("attention.layer_norm_epsilon")?),
+        None => insert(&mut fields, "rms_norm_eps", keys.number("attention.layer_norm_rms_epsilon")?),
     }
     if let Some(experts) = experts {
         expert_sizes(keys, [experts, per_token.unwrap_or(0)], &mut fields)?;
@@ -249,9 +265,9 @@ fn llama(keys: &Keys<'_>, model_type: &str) -> Result<Map<String, Value>> {
         _ => {}
     }
     match model_type {
-        "granite" => granite_factors(keys, &mut fields),
+        "granite" => granite_factors(keys, &mut fields)?,
         "cohere" => {
-            insert(&mut fields, "logit_scale", keys.number("logit_scale"));
+            insert(&mut fields, "logit_scale", keys.number("logit_scale")?);
             fields.insert("use_qk_norm".to_owned(), file.has_tensor("blk.0.attn_q_norm.weight").into());
         }
         _ => {}
@@ -295,7 +311,7 @@ fn expert_sizes(keys: &Keys<'_>, [experts, per_token]: [usize; 2], fields: &mut 
 }
 
 /// Adds the factors of Granite's models. The file omits a factor of 1.
-fn granite_factors(keys: &Keys<'_>, fields: &mut Map<String, Value>) {
+fn granite_factors(keys: &Keys<'_>, fields: &mut Map<String, Value>) -> Result<()> {
     let factors = [
         ("attention_multiplier", "attention.scale"),
         ("embedding_multiplier", "embedding_scale"),
@@ -303,8 +319,9 @@ fn granite_factors(keys: &Keys<'_>, fields: &mut Map<String, Value>) {
         ("logits_scaling", "logit_scale"),
     ];
     for (field, key) in factors {
-        insert(fields, field, keys.number(key));
+        insert(fields, field, keys.number(key)?);
     }
+    Ok(())
 }
 
 /// Adds the fields of the scale and the caps of scores.
@@ -318,7 +335,7 @@ fn gemma_scores(keys: &Keys<'_>, layers: usize, head_dim: usize, fields: &mut Ma
     for (field, key) in
         [("attn_logit_softcapping", "attn_logit_softcapping"), ("final_logit_softcapping", "final_logit_softcapping")]
     {
-        fields.insert(field.to_owned(), keys.number(key).into());
+        fields.insert(field.to_owned(), keys.number(key)?.into());
     }
     Ok(())
 }
@@ -326,7 +343,7 @@ fn gemma_scores(keys: &Keys<'_>, layers: usize, head_dim: usize, fields: &mut Ma
 /// Adds the fields of rotary positions, with the names of older versions of `transformers`.
 fn rotary_positions(keys: &Keys<'_>, head_dim: usize, fields: &mut Map<String, Value>) -> Result<()> {
     let Keys { file, architecture, .. } = keys;
-    let theta = keys.number("rope.freq_base").unwrap_or(10_000.0);
+    let theta = keys.number("rope.freq_base")?.unwrap_or(10_000.0);
     fields.insert("rope_theta".to_owned(), theta.into());
     let dimensions = keys.size_opt("rope.dimension_count")?.unwrap_or(head_dim);
     if dimensions != head_dim && !matches!(*architecture, "phi2" | "phi3" | "glm4") {
@@ -337,13 +354,13 @@ fn rotary_positions(keys: &Keys<'_>, head_dim: usize, fields: &mut Map<String, V
     if dimensions != head_dim || matches!(*architecture, "phi2" | "glm4") {
         fields.insert("partial_rotary_factor".to_owned(), (dimensions as f64 / head_dim as f64).into());
     }
-    if let Some(local) = keys.number("rope.freq_base_swa") {
+    if let Some(local) = keys.number("rope.freq_base_swa")? {
         fields.insert("rope_local_base_freq".to_owned(), local.into());
     }
-    let factor = keys.number("rope.scaling.factor");
+    let factor = keys.number("rope.scaling.factor")?;
     let original = keys.size_opt("rope.scaling.original_context_length")?;
     // Older versions of llama.cpp wrote this key.
-    let linear_factor = keys.number("rope.scale_linear");
+    let linear_factor = keys.number("rope.scale_linear")?;
     match (keys.get("rope.scaling.type").and_then(MetadataValue::as_str), factor.or(linear_factor)) {
         (Some("none"), _) | (None, None) => {}
         (Some("linear") | None, Some(factor)) => {
@@ -352,7 +369,7 @@ fn rotary_positions(keys: &Keys<'_>, head_dim: usize, fields: &mut Map<String, V
         (Some("yarn"), Some(factor)) => {
             let scaling = json!({"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original});
             let mut scaling = object(scaling);
-            insert(&mut scaling, "attention_factor", keys.number("rope.scaling.attn_factor"));
+            insert(&mut scaling, "attention_factor", keys.number("rope.scaling.attn_factor")?);
             if *architecture == "gpt-oss" {
                 // The bounds of the frequencies are not rounded, which the format does not state.
                 scaling.insert("truncate".to_owned(), false.into());
@@ -428,7 +445,10 @@ fn windows(keys: &Keys<'_>, layers: usize, fields: &mut Map<String, Value>) -> R
     let is_local: Vec<bool> = match (keys.get("attention.sliding_window_pattern"), keys.architecture) {
         (Some(MetadataValue::List(flags)), _) => flags.iter().filter_map(MetadataValue::as_bool).collect(),
         (Some(value), _) => {
-            let every = value.as_usize().unwrap_or(1);
+            let Some(every) = value.as_usize() else {
+                let message = format!("its window pattern is {value:?}, which is not a period or a list of flags");
+                return Err(keys.file.error(message));
+            };
             (0..layers).map(|layer| every > 0 && !(layer + 1).is_multiple_of(every)).collect()
         }
         (None, "gemma2" | "gpt-oss") => (0..layers).map(|layer| !(layer + 1).is_multiple_of(2)).collect(),

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -33,7 +34,7 @@ pub struct Config {
 }
 
 /// The largest number of layers that a configuration can have. The files of a model bound it further.
-const MAX_LAYERS: usize = 100_000;
+pub(crate) const MAX_LAYERS: usize = 100_000;
 
 /// Fields that do not change the results of a trained model.
 const WITHOUT_EFFECT: &[&str] = &[
@@ -219,6 +220,54 @@ impl Config {
         config
     }
 
+    /// Returns the name of the field from which a size that is too large most likely follows, and its value, as text. Returns an empty
+    /// text if there is none.
+    pub(crate) fn source_of(&self, size: usize) -> String {
+        const SUSPICIOUS: u64 = 1_000_000;
+        let size = size as u64;
+        let integers = self.integers();
+        let equal = integers.iter().find(|integer| integer.value == size);
+        // The size can be a product of several fields. The largest of all is the cause if it is a large part of the product.
+        let largest = integers.iter().filter(|integer| !integer.is_default).max_by_key(|integer| integer.value);
+        let largest = largest.filter(|Integer { value, .. }| {
+            value.saturating_mul(*value) >= size && (*value > SUSPICIOUS || size.is_multiple_of(*value))
+        });
+        equal.or(largest).map(|integer| format!(" ({integer})")).unwrap_or_default()
+    }
+
+    /// Returns the fields that are one of these sizes, as text, or an empty text.
+    pub(crate) fn fields_of_sizes(&self, sizes: &[usize]) -> String {
+        self.listed(|integer| sizes.iter().any(|size| *size as u64 == integer.value))
+    }
+
+    /// Returns the numbers of layers, as text, or an empty text.
+    pub(crate) fn fields_of_layers(&self) -> String {
+        self.listed(|integer| integer.name.ends_with("layers") || integer.name.ends_with("n_layer"))
+    }
+
+    /// Returns the integers that a function selects, as text for the end of a message.
+    fn listed(&self, is_chosen: impl Fn(&Integer) -> bool) -> String {
+        const MAX_FIELDS: usize = 4;
+        let chosen = self.integers().into_iter().filter(|integer| is_chosen(integer)).take(MAX_FIELDS);
+        match &chosen.map(|integer| integer.to_string()).collect::<Vec<_>>()[..] {
+            [] => String::new(),
+            fields => format!("; in {}, {}", self.name, fields.join(" and ")),
+        }
+    }
+
+    /// Returns the integers of the file and of its objects that can be sizes, and then the defaults of missing fields.
+    fn integers(&self) -> Vec<Integer> {
+        let mut integers = Vec::new();
+        add_integers(&self.fields, "", &mut integers);
+        integers.sort_by_key(|integer| integer.is_default);
+        integers
+    }
+
+    /// Returns the file, for messages.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Returns the configuration as JSON text.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(&self.fields).unwrap_or_default() + "\n"
@@ -255,6 +304,44 @@ impl Config {
     pub fn without(mut self, name: &str) -> Config {
         remove(&mut self.fields, name);
         self
+    }
+}
+
+/// An integer of a configuration.
+struct Integer {
+    /// The name of the field, with the names of the objects that contain it.
+    name: String,
+    value: u64,
+    /// True if the file does not have the field, so that it has the default of the model's class.
+    is_default: bool,
+}
+
+impl fmt::Display for Integer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let source = if self.is_default { " by default" } else { "" };
+        write!(f, "`{}` is {}{source}", self.name, self.value)
+    }
+}
+
+/// Adds the integers of an object and of objects inside that can be sizes. `of` is the name of the object and a dot, or empty.
+fn add_integers(fields: &Map<String, Value>, of: &str, integers: &mut Vec<Integer>) {
+    let model_type = fields.get("model_type").and_then(Value::as_str);
+    let defaults = model_type.and_then(defaults_of).into_iter().flatten();
+    let defaults = defaults.filter(|(name, _)| !fields.contains_key(*name));
+    let entries = fields.iter().map(|entry| (entry, false)).chain(defaults.map(|entry| (entry, true)));
+    for ((name, value), is_default) in entries {
+        let can_be_size = !WITHOUT_EFFECT.contains(&name.as_str()) || name == "max_position_embeddings";
+        let largest = match value {
+            Value::Object(object) if !matches!(name.as_str(), "label2id" | "id2label") => {
+                add_integers(object, &format!("{of}{name}."), integers);
+                None
+            }
+            Value::Array(list) => list.iter().filter_map(Value::as_u64).max(),
+            value => value.as_u64(),
+        };
+        if let Some(value) = largest.filter(|_| can_be_size && !name.ends_with("_token_id")) {
+            integers.push(Integer { name: format!("{of}{name}"), value, is_default });
+        }
     }
 }
 
@@ -334,7 +421,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Returns the error for a field that is not supported.
-    pub fn error(&self, what: impl std::fmt::Display) -> Error {
+    pub fn error(&self, what: impl fmt::Display) -> Error {
         let object = if self.of.is_empty() { String::new() } else { format!("{:?} of ", self.of) };
         let message = format!("{object}{} is not the configuration of a supported model: {what}", self.file);
         value_error(
@@ -395,11 +482,11 @@ impl<'a> Fields<'a> {
         self.required(name, self.size_opt(name)?)
     }
 
-    /// Reads a number of layers, which must be at most `MAX_LAYERS`.
+    /// Reads a number of layers or of other parts, which must be at most `MAX_LAYERS`.
     pub fn layers(&self, name: &'a str) -> Result<usize> {
         match self.size(name)? {
             layers if layers > MAX_LAYERS => {
-                Err(self.error(format!("field `{name}` is {layers}, but a model can have at most {MAX_LAYERS} layers")))
+                Err(self.error(format!("field `{name}` is {layers}, but can be at most {MAX_LAYERS}")))
             }
             layers => Ok(layers),
         }
@@ -422,7 +509,10 @@ impl<'a> Fields<'a> {
     }
 
     pub fn number_opt(&self, name: &'a str) -> Result<Option<f64>> {
-        self.typed(name, "a number", Value::as_f64)
+        let (range, is_valid) = range_of(name);
+        self.typed(name, range, |value| {
+            value.as_f64().filter(|number| number.abs() <= f64::from(f32::MAX) && is_valid(*number))
+        })
     }
 
     pub fn number(&self, name: &'a str) -> Result<f64> {
@@ -527,11 +617,11 @@ impl<'a> Fields<'a> {
 
     /// Reads an activation from the field with this name.
     pub fn activation(&self, name: &'a str) -> Result<Activation> {
-        self.activation_named(self.text(name)?)
+        self.activation_named(name, self.text(name)?)
     }
 
-    /// Returns the activation that this name has in transformers.
-    pub fn activation_named(&self, name: &str) -> Result<Activation> {
+    /// Returns the activation that the text of a field names.
+    pub fn activation_named(&self, field: &str, name: &str) -> Result<Activation> {
         Ok(match name {
             "gelu" | "gelu_python" => Activation::Gelu,
             "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Activation::GeluTanh,
@@ -541,8 +631,20 @@ impl<'a> Fields<'a> {
             "relu6" => Activation::Relu6,
             "relu2" => Activation::ReluSquared,
             "xielu" => Activation::Xielu,
-            other => return Err(self.error(format!("the activation {other:?} is not supported"))),
+            other => {
+                return Err(
+                    self.error(format!("field `{field}` is {other:?}, but the activation {other:?} is not supported"))
+                );
+            }
         })
+    }
+
+    /// Returns an error unless the field with this name has the value that follows from another field.
+    pub fn check_size(&self, name: &'a str, expected: usize) -> Result<()> {
+        match self.size(name)? {
+            size if size == expected => Ok(()),
+            size => Err(self.error(format!("field `{name}` must be {expected}, got {size}"))),
+        }
     }
 
     /// Returns an error unless `divisor` divides `all`. Each is the name and the value of a number.
@@ -604,6 +706,29 @@ impl<'a> Fields<'a> {
                 Some(default) => is_equal(default, value),
                 None => is_off(value) || is_as_if_absent(name, value),
             }
+    }
+}
+
+/// The range of numbers in a field with this name, in words and as a function. Outside of the range, all results of a model would be
+/// infinite or not numbers.
+fn range_of(name: &str) -> (&'static str, fn(f64) -> bool) {
+    const POSITIVE: [&str; 9] = [
+        "attn_logit_softcapping",
+        "final_logit_softcapping",
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "beta_fast",
+        "original_max_position_embeddings",
+        "query_pre_attn_scalar",
+        "rotary_emb_base",
+    ];
+    if POSITIVE.contains(&name) || name.contains("theta") {
+        ("a finite number above 0", |number| number > 0.0)
+    } else if name.ends_with("eps") || name.ends_with("epsilon") {
+        ("a finite number of at least 0", |number| number >= 0.0)
+    } else {
+        ("a finite number", |_| true)
     }
 }
 

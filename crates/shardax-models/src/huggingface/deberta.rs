@@ -167,7 +167,7 @@ fn read(fields: &Fields) -> Result<DebertaConfig> {
     let conv = match fields.natural_or("conv_kernel_size", 0)? {
         0 => None,
         width if width % 2 == 0 => return Err(fields.error(format!("`conv_kernel_size` is {width}, but must be odd"))),
-        width => Some((width, fields.activation_named(fields.text_opt("conv_act")?.unwrap_or("tanh"))?)),
+        width => Some((width, fields.activation_named("conv_act", fields.text_opt("conv_act")?.unwrap_or("tanh"))?)),
     };
     fields.skip(&["conv_act"]);
     if fields.number_or("conv_groups", 1.0)? != 1.0 {

@@ -7,7 +7,7 @@ use shardax_nn::prelude::*;
 
 use super::layout::{Raw, splits};
 use super::save::input_dims;
-use super::{KeyMap, Layout, Weights};
+use super::{Config, KeyMap, Layout, Weights};
 use crate::error::value_error;
 use crate::quantized::Groups;
 
@@ -58,15 +58,23 @@ pub(super) fn check_left(weights: &Weights, keys: &KeyMap, places: &[Place<'_>])
         [] => Ok(()),
         [first, ..] => {
             let message = format!(
-                "{} has {} arrays that the model of config.json does not have, such as {first:?}",
+                "{} has {} arrays that the model of config.json does not have, such as {first:?}{}",
                 weights.path().display(),
-                unused.len()
+                unused.len(),
+                layers_for(weights, first)
             );
             let help =
                 "check that `config.json` belongs to the files, or call `load` with a `KeyMap` to load only a part";
             Err(value_error(message, help))
         }
     }
+}
+
+/// Returns the numbers of layers in the configuration, for a message about an array with this name, or an empty text if the name
+/// has no number.
+fn layers_for(weights: &Weights, name: &str) -> String {
+    let has_number = name.split('.').any(|part| part.parse::<usize>().is_ok());
+    weights.config().filter(|_| has_number).map(Config::fields_of_layers).unwrap_or_default()
 }
 
 /// An array of a model, and the array of the files that contains it.
@@ -103,7 +111,9 @@ pub(super) fn located<'a, M: Tree>(
             return Err(value_error(message, "add an entry for this key path to the `KeyMap`"));
         };
         let Some((name, layout)) = keys.located(weights, &name, layout) else {
-            let message = format!("{} has no array {name:?}, which contains `{path}`", weights.path().display());
+            let layers = layers_for(weights, &name);
+            let message =
+                format!("{} has no array {name:?}, which contains `{path}`{layers}", weights.path().display());
             let help = match name.ends_with("lm_head.weight") {
                 true => "set \"tie_word_embeddings\" to true in config.json if the token table is also the last layer",
                 false => "check that the files contain this model; `Weights::names` lists their arrays",
@@ -226,13 +236,13 @@ fn names_of(name: &str, like: &Array) -> Vec<String> {
     }
 }
 
-/// Reads the arrays with a name and converts them to the layout of the model. Returns the dtype in the files, and `None`
+/// Reads the arrays with a name and converts them to the layout of the model. Returns the dtypes in the files, and `None`
 /// as the values if the layout does not fit.
-fn laid_out(weights: &Weights, name: &str, layout: Layout, like: &Array) -> Result<(DType, Option<Raw>)> {
+fn laid_out(weights: &Weights, name: &str, layout: Layout, like: &Array) -> Result<(Vec<DType>, Option<Raw>)> {
     if !name.contains('#') {
         let parts = names_of(name, like).iter().map(|name| weights.read(name)).collect::<Result<Vec<_>>>()?;
-        let dtype = parts.first().map_or(like.dtype(), |part| part.dtype);
-        return Ok((dtype, Raw::with_joined_rows(parts).and_then(|raw| raw.read_as(layout))));
+        let dtypes = parts.iter().map(|part| part.dtype).collect();
+        return Ok((dtypes, Raw::with_joined_rows(parts).and_then(|raw| raw.read_as(layout))));
     }
     let mut entries = Vec::new();
     for name in names_of(name, like) {
@@ -241,9 +251,26 @@ fn laid_out(weights: &Weights, name: &str, layout: Layout, like: &Array) -> Resu
     if name.ends_with("[#]") {
         entries = entries.into_iter().flat_map(Raw::entries).collect();
     }
-    let Some(dtype) = entries.first().map(|entry| entry.dtype) else { return Ok((like.dtype(), None)) };
+    let dtypes = entries.iter().map(|entry| entry.dtype).collect();
     let laid: Option<Vec<Raw>> = entries.into_iter().map(|entry| entry.read_as(layout)).collect();
-    Ok((dtype, laid.and_then(Raw::stacked)))
+    Ok((dtypes, laid.and_then(Raw::stacked)))
+}
+
+/// Returns the error for an array of the files whose shape does not fit the array of a model.
+fn unfit(weights: &Weights, names: &[String], layout: Layout, (path, expected): (&str, &[usize])) -> Error {
+    let shape_of = |name: &String| weights.shape(name).unwrap_or_default();
+    // If one of several arrays differs from the first one, it is the cause.
+    let first = names.first().map(shape_of);
+    let Some(name) = names.iter().find(|name| Some(shape_of(name)) != first).or(names.first()) else {
+        return value_error(format!("`{path}` of {expected:?} has no arrays in the files"), "use a larger size");
+    };
+    let (file, shape) = (weights.file_of(name).display(), shape_of(name));
+    let sizes: Vec<usize> = expected.iter().copied().filter(|size| !shape.contains(size)).collect();
+    let fields = weights.config().map(|config| config.fields_of_sizes(&sizes)).unwrap_or_default();
+    let message = format!(
+        "the array {name:?} of {file} has the shape {shape:?}, which with the layout {layout:?} does not fit `{path}` of {expected:?}{fields}"
+    );
+    value_error(message, "check that `config.json` belongs to the files")
 }
 
 /// Reads the array for a key path from the array with a name.
@@ -253,21 +280,23 @@ fn read_array(
     (name, layout): (&str, Layout),
     to: Option<Sharding>,
 ) -> Result<Array> {
-    let (dtype, laid) = laid_out(weights, name, layout, like)?;
-    let file = weights.path().display();
-    if like.dtype().is_float() && !dtype.is_float() {
+    let (dtypes, laid) = laid_out(weights, name, layout, like)?;
+    let names = names_of(name, like);
+    let integers = dtypes.iter().zip(&names).find(|(dtype, _)| like.dtype().is_float() && !dtype.is_float());
+    if let Some((dtype, name)) = integers {
+        let file = weights.file_of(name).display();
         let message = format!("the array {name:?} of {file} has the dtype {dtype}, but `{path}` is {}", like.dtype());
         let help = "save the model as F32, F16 or BF16, because this quantization is not supported";
         return Err(value_error(message, help));
     }
+    if let Some((dtype, other)) = dtypes.iter().zip(&names).find(|(dtype, _)| **dtype != dtypes[0]) {
+        let [first, other] = [(&names[0], &dtypes[0]), (other, dtype)]
+            .map(|(name, dtype)| format!("{name:?} of {} has the dtype {dtype}", weights.file_of(name).display()));
+        let message = format!("the array {first}, but the array {other}, and both are parts of `{path}`");
+        return Err(value_error(message, "save all of these arrays with one dtype"));
+    }
     let Some(laid) = laid.filter(|laid| splits(like.shape(), &laid.shape)) else {
-        let names = names_of(name, like);
-        let shape = names.first().and_then(|name| weights.shape(name)).unwrap_or_default();
-        let message = format!(
-            "the array {name:?} of {file} has the shape {shape:?}, which with the layout {layout:?} does not fit `{path}` of {:?}",
-            like.shape()
-        );
-        return Err(value_error(message, "check that `config.json` belongs to the files"));
+        return Err(unfit(weights, &names, layout, (path, like.shape())));
     };
     let array = laid.reshaped(like.shape()).to_array(to).map_err(|error| error.context(format_args!("`{path}`")))?;
     Ok(array.astype(like.dtype()))

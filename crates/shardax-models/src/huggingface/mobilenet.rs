@@ -340,7 +340,7 @@ fn factor_of<'a>(fields: &Fields<'a>, name: &'a str) -> Result<f64> {
 /// Rounds a number of features to a multiple of `divisor` that is not much smaller.
 fn divisible(features: f64, divisor: usize, min: usize) -> usize {
     let rounded = ((features + divisor as f64 / 2.0) as usize / divisor * divisor).max(min);
-    if (rounded as f64) < 0.9 * features { rounded + divisor } else { rounded }
+    if (rounded as f64) < 0.9 * features { rounded.saturating_add(divisor) } else { rounded }
 }
 
 /// Returns the names of the arrays.

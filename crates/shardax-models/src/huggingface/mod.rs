@@ -69,7 +69,7 @@ use std::sync::Arc;
 use shardax::tree::TreeDef;
 use shardax_nn::prelude::*;
 
-pub(crate) use self::config::Fields;
+pub(crate) use self::config::{Fields, MAX_LAYERS};
 use crate::error::value_error;
 use crate::{Decoder, DecoderConfig, EncoderDecoder};
 
@@ -280,13 +280,15 @@ fn bounded<M: Pretrained>(architecture: &M::Architecture, weights: &Weights) -> 
     let (layers, matrices) = M::extents(architecture);
     let (arrays, elements) = (weights.names().count(), weights.elements());
     let largest_matrix = matrices.into_iter().find(|(_, a, b)| *a as u128 * *b as u128 > elements);
-    let excess = match largest_matrix {
-        _ if layers > arrays => format!("{layers} layers"),
-        Some((name, a, b)) => format!("a {name} of {a} by {b}"),
+    let (excess, size) = match largest_matrix {
+        _ if layers > arrays => (format!("{layers} layers"), layers),
+        Some((name, a, b)) => (format!("a {name} of {a} by {b}"), a.max(b)),
         None => return Ok(()),
     };
-    let path = weights.path().display();
-    let message = format!("config.json has {excess}, but {path} has only {arrays} arrays with {elements} elements");
+    let (path, config) = (weights.path().display(), weights.config());
+    let name = config.map_or("config.json", Config::name);
+    let field = config.map(|config| config.source_of(size)).unwrap_or_default();
+    let message = format!("{name} has {excess}{field}, but {path} has only {arrays} arrays with {elements} elements");
     Err(value_error(message, "check that `config.json` belongs to the files"))
 }
 
@@ -340,8 +342,42 @@ pub(crate) fn swin_fields(fields: &Fields) -> Result<(SwinConfig, KeyMap)> {
 pub(crate) fn known_type<'a>(fields: &Fields<'a>, known: &[&str]) -> Result<&'a str> {
     match fields.text("model_type")? {
         kind if known.contains(&kind) => Ok(kind),
-        other => Err(fields.error(format!("the model_type {other:?} is not one of {}", known.join(", ")))),
+        other => Err(unknown_type(fields, other, known)),
     }
+}
+
+/// The number of types that a message lists.
+const MAX_LISTED_TYPES: usize = 24;
+
+/// Returns the error for a model type that is not one of these. The message lists the most similar types of a long list.
+pub(crate) fn unknown_type(fields: &Fields, kind: &str, known: &[&str]) -> Error {
+    if known.len() <= MAX_LISTED_TYPES {
+        return fields.error(format!("the model_type {kind:?} is not one of {}", known.join(", ")));
+    }
+    let other_letters = |name: &&str| kind.len() + name.len() - 2 * common_letters(kind.as_bytes(), name.as_bytes());
+    let mut similar: Vec<&str> = known.iter().copied().filter(|name| 2 * other_letters(name) <= kind.len()).collect();
+    similar.sort_by_key(other_letters);
+    similar.truncate(4);
+    let names = if similar.is_empty() { String::new() } else { format!(", but {} are similar", similar.join(", ")) };
+    let message =
+        format!("the model_type {kind:?} is not one of the {} types that this model reads{names}", known.len());
+    fields.error(message).help(
+        "the page docs/models.md lists all types; you can load the weights of others into your own model with `KeyMap` and `load`",
+    )
+}
+
+/// Returns the length of the longest common subsequence.
+fn common_letters(a: &[u8], b: &[u8]) -> usize {
+    let mut row = vec![0; b.len() + 1];
+    for x in a {
+        let mut diagonal = 0;
+        for (index, y) in b.iter().enumerate() {
+            let above = row[index + 1];
+            row[index + 1] = if x == y { diagonal + 1 } else { above.max(row[index]) };
+            diagonal = above;
+        }
+    }
+    row[b.len()]
 }
 
 /// Returns an error if the configuration has another model type.
@@ -359,7 +395,7 @@ impl Pretrained for Decoder {
         let fields = config.fields();
         let (decoder, keys) = decoders::read(&fields)?;
         fields.finish()?;
-        decoder.check()?;
+        checked(config, decoder.extents(), decoder.check())?;
         Ok((decoder, keys))
     }
 
@@ -374,6 +410,13 @@ impl Pretrained for Decoder {
     fn extents(architecture: &DecoderConfig) -> (usize, Vec<(&'static str, usize, usize)>) {
         (architecture.layers, architecture.extents())
     }
+}
+
+/// Adds to the error of a check the file of the configuration and, if a matrix is too large, the field.
+pub(crate) fn checked(config: &Config, matrices: Vec<(&'static str, usize, usize)>, check: Result<()>) -> Result<()> {
+    let excess = matrices.into_iter().find(|(_, a, b)| a.saturating_mul(*b) > isize::MAX as usize / 8);
+    let field = excess.map(|(_, a, b)| config.source_of(a.max(b))).unwrap_or_default();
+    check.map_err(|error| error.context(format_args!("{}{field}", config.name())))
 }
 
 /// Returns the array names of the model that a configuration describes, and the number of its experts.

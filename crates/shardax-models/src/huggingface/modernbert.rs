@@ -173,7 +173,9 @@ fn layers(fields: &Fields, head_dim: usize) -> Result<Vec<(Rope, Option<usize>)>
         let is_global = match types.map(|types| types[index].as_str().unwrap_or_default()) {
             Some("full_attention") => true,
             Some("sliding_attention") => false,
-            Some(other) => return Err(fields.error(format!("the layer type {other:?} is not supported"))),
+            Some(other) => {
+                return Err(fields.error(format!("`layer_types` has the layer type {other:?}, which is not supported")));
+            }
             None => index.is_multiple_of(interval),
         };
         Ok(if is_global { (global.clone(), None) } else { (local.clone(), Some(half)) })

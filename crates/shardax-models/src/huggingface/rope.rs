@@ -113,11 +113,17 @@ fn scaling(model: &Fields, about: &Fields, kind: &str) -> Result<RopeScaling> {
             original_max_position: original_positions(model, about)?,
         },
         "deepseek_yarn" if !model.has_type("sarvam_mla") => {
-            return Err(about.error(format!("rotary positions of the kind {kind:?} are not supported")));
+            return Err(
+                about.error(format!("field `rope_type`: rotary positions of the kind {kind:?} are not supported"))
+            );
         }
         "yarn" | "deepseek_yarn" => yarn_scaling(model, about)?,
         "longrope" | "su" => long_rope_scaling(model, about)?,
-        other => return Err(about.error(format!("rotary positions of the kind {other:?} are not supported"))),
+        other => {
+            return Err(
+                about.error(format!("field `rope_type`: rotary positions of the kind {other:?} are not supported"))
+            );
+        }
     })
 }
 

@@ -215,7 +215,10 @@ impl Pretrained for SoundEncoder {
             num_attention_heads: heads,
             convolutions: convolutions(&fields)?,
             conv_bias: fields.flag("conv_bias")?,
-            norms_layers: match fields.text_opt("feat_extract_norm")?.unwrap_or("layer") {
+            norms_layers: match fields
+                .text_opt("feat_extract_norm")?
+                .unwrap_or(if fields.is_null("feat_extract_norm") { "null" } else { "layer" })
+            {
                 "layer" => true,
                 "group" => false,
                 other => return Err(fields.error(format!("`feat_extract_norm` {other:?} is not supported"))),

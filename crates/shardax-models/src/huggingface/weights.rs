@@ -41,6 +41,8 @@ pub struct Weights {
     arrays: BTreeMap<String, ArrayEntry>,
     /// The names of arrays that are parts of quantized arrays. [`names`](Weights::names) leaves them out.
     parts: BTreeSet<String>,
+    /// The configuration of the model, for messages.
+    config: Option<Config>,
 }
 
 /// The description of an array.
@@ -150,9 +152,23 @@ impl Weights {
             .fold(0, u128::saturating_add)
     }
 
-    /// Returns the path of the file or folder, for messages.
+    /// Returns the path of the file or index, for messages.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns the path of the file that contains the array with this name, for messages.
+    pub(super) fn file_of(&self, name: &str) -> &Path {
+        match self.arrays.get(name) {
+            Some(ArrayEntry { elements: Elements::Parts(_, parts), .. }) => self.file_of(&parts[0]),
+            Some(entry) => &self.files[entry.file],
+            None => &self.path,
+        }
+    }
+
+    /// Returns the configuration of the model, for messages.
+    pub(super) fn config(&self) -> Option<&Config> {
+        self.config.as_ref()
     }
 
     /// Reads an array. Quantized arrays are dequantized to float32.
@@ -162,8 +178,10 @@ impl Weights {
         match &entry.elements {
             Elements::Named(text) => {
                 let Some(dtype) = dtype_of(text) else {
-                    let message =
-                        format!("the array {name:?} of {} has the unsupported dtype {text}", self.path.display());
+                    let message = format!(
+                        "the array {name:?} of {} has the unsupported dtype {text}",
+                        self.file_of(name).display()
+                    );
                     return Err(value_error(message, "save the array with the dtype F32, F16 or BF16"));
                 };
                 Ok(Raw { dtype, shape, bytes: self.bytes(name, entry)? })
@@ -214,8 +232,9 @@ impl Weights {
     /// # Errors
     /// Returns an error if the method is not supported, or if a part is missing.
     #[track_caller]
-    pub fn quantized(self, config: &Config) -> Result<Weights> {
+    pub fn quantized(mut self, config: &Config) -> Result<Weights> {
         let location = std::panic::Location::caller();
+        self.config = Some(config.clone());
         let method = config.quantization().map_err(|error| error.at(location))?;
         match method {
             Some(method) => self.with_method(method).map_err(|error| error.at(location)),
@@ -325,12 +344,17 @@ impl Weights {
 
 /// Opens a file, an index or a folder.
 fn open(path: &Path) -> Result<Weights> {
-    let mut weights =
-        Weights { path: path.to_owned(), files: Vec::new(), arrays: BTreeMap::new(), parts: BTreeSet::new() };
     let file = if path.is_dir() {
         FILES.iter().map(|name| path.join(name)).find(|file| file.exists()).unwrap_or(path.join(FILES[0]))
     } else {
         path.to_owned()
+    };
+    let mut weights = Weights {
+        path: file.clone(),
+        files: Vec::new(),
+        arrays: BTreeMap::new(),
+        parts: BTreeSet::new(),
+        config: None,
     };
     if file.extension().is_some_and(|extension| extension == "json") {
         add_index(&mut weights, &file)?

@@ -92,7 +92,10 @@ impl Pretrained for Yolos {
             classes: classes_of_head(&fields, "ForObjectDetection")?,
         };
         if read.grid().contains(&0) {
-            return Err(fields.error("`image_size` is less than a patch"));
+            let [rows, columns] = read.image_size;
+            let message =
+                format!("`image_size` is {rows} by {columns}, which is less than `patch_size`, {}", read.patch_size);
+            return Err(fields.error(message));
         }
         // The class in transformers counts the positions after blocks by the area of an image.
         let has_rest = read.image_size.iter().any(|size| !size.is_multiple_of(read.patch_size));

@@ -243,6 +243,24 @@ fn metadata_that_is_not_understood_is_an_error() -> Result<()> {
         config(&[("llama.block_count", Value::Text("one"))]),
         &["`llama.block_count` is Text(\"one\"), which is not a size"],
     );
+    // A list with an entry for each layer would not fit in memory.
+    let window = ("llama.attention.sliding_window", Value::U32(4));
+    fails(
+        config(&[
+            ("general.architecture", Value::Text("gemma3")),
+            ("gemma3.block_count", Value::U32(u32::MAX)),
+            ("gemma3.embedding_length", Value::U32(16)),
+            ("gemma3.attention.head_count", Value::U32(2)),
+            ("gemma3.attention.sliding_window", Value::U32(4)),
+        ]),
+        &["`gemma3.block_count` is 4294967295, but a model can have at most 100000 layers"],
+    );
+    fails(config(&[window, ("llama.attention.sliding_window_pattern", Value::Text("x"))]), &["pattern is Text(\"x\")"]);
+    for (key, value) in
+        [("llama.rope.freq_base", Value::Text("x")), ("llama.attention.layer_norm_rms_epsilon", Value::F32(f32::NAN))]
+    {
+        fails(config(&[(key, value)]), &[key, "which is not a finite number"]);
+    }
     fails(config(&[("llama.rope.dimension_count", Value::U32(4))]), &["rotary positions apply to 4 of 8 features"]);
     fails(config(&[("llama.vocab_size", Value::U32(6))]), &["`vocab_size` is 6, but `token_embd.weight` has 5 rows"]);
     fails(

@@ -484,7 +484,7 @@ fn bases_of_dbrx_are_read_from_both_places() -> Result<()> {
     assert_eq!(read(r#"{"kv_n_heads": 2, "rope_theta": 500000}"#)?, next_to_object);
     assert_eq!(read(r#"{"kv_n_heads": 2, "rope_theta": 7}, "rope_theta": 500000"#)?, next_to_object);
     assert_ne!(read(r#"{"kv_n_heads": 2}"#)?, next_to_object);
-    fails(read(r#"{"rope_theta": -1}"#).map(drop), &["`rope_theta` is -1"]);
+    fails(read(r#"{"rope_theta": -1}"#).map(drop), &["field `rope_theta` must be a finite number above 0, got -1"]);
     Ok(())
 }
 

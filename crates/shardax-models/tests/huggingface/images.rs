@@ -239,7 +239,7 @@ fn detected_objects_equal_transformers() -> Result<()> {
     assert_eq!((tiny.classes, tiny.num_detection_tokens), (Some(2), 100));
     fails(read(r#", "image_size": [800, 1333]"#), &["`image_size` must be multiples of `patch_size`"]);
     fails(read(r#", "image_size": [800]"#), &["`image_size` must have two sizes"]);
-    fails(read(r#", "image_size": [8, 800]"#), &["`image_size` is less than a patch"]);
+    fails(read(r#", "image_size": [8, 800]"#), &["which is less than `patch_size`"]);
     fails(read(r#", "architectures": ["YolosForImageClassification"]"#), &["\"YolosForImageClassification\""]);
     Ok(())
 }

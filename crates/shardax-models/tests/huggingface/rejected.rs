@@ -4,7 +4,7 @@ use std::path::Path;
 
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
-use shardax_models::{Bert, Clip, Config, Decoder, Pretrained, Vit};
+use shardax_models::{Bert, Clip, Config, Decoder, MobileNet, Pretrained, Vit};
 use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
@@ -29,7 +29,9 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
     setup();
     let temp = Folder::new();
     for (kind, field, said) in [
-        ("llama", r#""model_type": "rwkv""#, "the model_type \"rwkv\" is not one of llama, mistral"),
+        ("llama", r#""model_type": "rwkv""#, "the model_type \"rwkv\" is not one of the"),
+        ("llama", r#""model_type": "lama""#, "llama, llama4"),
+        ("llama", r#""model_type": "rwkv""#, "docs/models.md lists all types"),
         ("llama", r#""sliding_window": 4"#, "field `sliding_window` is 4"),
         ("llama", r#""attn_logit_softcapping": 50.0"#, "field `attn_logit_softcapping` is 50.0"),
         ("llama", r#""final_logit_softcapping": 30.0"#, "field `final_logit_softcapping` is 30.0"),
@@ -74,14 +76,50 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
         ("glm_moe_dsa", r#""indexer_types": ["full"]"#, "the list of indexers has 1 entries for 2 layers"),
         ("glm_moe_dsa", r#""indexer_types": ["shared", "full"]"#, "true for the first layer"),
         ("gpt_oss", r#""swiglu_limit": 3.0"#, "field `swiglu_limit` is 3.0"),
+        ("mistral", r#""intermediate_size": 20"#, "config.json, `intermediate_size` is 20"),
+        ("mistral", r#""num_hidden_layers": 3"#, "config.json, `num_hidden_layers` is 3"),
+        ("llama", r#""head_dim": 3"#, "config.json: rotary positions need an even head_dim, got 3"),
+        ("mixtral", r#""num_experts_per_tok": 7"#, "config.json: each token uses 7 of 4 experts"),
+        (
+            "gemma3n",
+            r#""altup_num_inputs": 9223372036854775808"#,
+            "`altup_num_inputs` is 9223372036854775808, but can be at most",
+        ),
+        ("llama", r#""rms_norm_eps": -1"#, "field `rms_norm_eps` must be a finite number of at least 0, got -1"),
+        ("llama", r#""rms_norm_eps": 1e300"#, "field `rms_norm_eps` must be a finite number of at least 0, got 1e+300"),
+        (
+            "llama",
+            r#""rope_parameters": {"rope_theta": 0}"#,
+            "field `rope_theta` must be a finite number above 0, got 0",
+        ),
+        (
+            "gemma2",
+            r#""attn_logit_softcapping": 0.0"#,
+            "field `attn_logit_softcapping` must be a finite number above 0",
+        ),
+        ("bert", r#""layer_norm_eps": -1e-5"#, "field `layer_norm_eps` must be a finite number of at least 0"),
+        ("llama", r#""hidden_act": "sine""#, "field `hidden_act` is \"sine\""),
         ("llama", r#""vocab_size": -1"#, "field `vocab_size` must be a positive integer, got -1"),
         ("llama", r#""vocab_size": null"#, "missing field `vocab_size`"),
         ("llama", r#""num_hidden_layers": 50000000"#, "`num_hidden_layers` is 50000000"),
         ("llama", r#""num_hidden_layers": 90000"#, "config.json has 90000 layers"),
-        ("llama", r#""vocab_size": 4000000000000000000"#, "overflows"),
+        (
+            "llama",
+            r#""vocab_size": 4000000000000000000"#,
+            "config.json (`vocab_size` is 4000000000000000000): a decoder's",
+        ),
+        (
+            "llama",
+            r#""head_dim": 9223372036854775808"#,
+            "(`head_dim` is 9223372036854775808): a decoder's query kernel",
+        ),
         ("llama", r#""vocab_size": 4000000000"#, "config.json has a token table of 4000000000 by 16"),
         ("llama", r#""intermediate_size": 4000000000"#, "config.json has a MLP kernel of 16 by 4000000000"),
-        ("llama", r#""head_dim": 4000000000"#, "config.json has a query kernel of 16 by 16000000000"),
+        (
+            "llama",
+            r#""head_dim": 4000000000"#,
+            "config.json has a query kernel of 16 by 16000000000 (`head_dim` is 4000000000)",
+        ),
         ("mistral", r#""attention_bias": true"#, "field `attention_bias` is true"),
         ("afmoe", r#""attention_bias": true"#, "field `attention_bias` is true"),
         ("qwen2", r#""layer_types": ["full_attention", "chunked_attention"]"#, "layer type \"chunked_attention\""),
@@ -443,6 +481,40 @@ fn files_that_were_not_downloaded_are_errors() -> Result<()> {
     write("config.json", config.to_string().as_bytes());
     write("model.safetensors", &copy("gpt2", "model.safetensors"));
     fails(Decoder::from_pretrained(&temp.0), &["no array \"lm_head.weight\"", "\"tie_word_embeddings\" to true"]);
+    Ok(())
+}
+
+/// Sums of sizes do not overflow, and the files then bound the sizes.
+#[test]
+fn sums_of_large_sizes_are_large() -> Result<()> {
+    for field in ["min_depth", "depth_divisible_by"] {
+        let config = format!(r#"{{"model_type": "mobilenet_v2", "{field}": 18446744073709551615}}"#);
+        let (read, _) = MobileNet::read(&Config::from_json(&config)?)?;
+        assert_eq!(read.last_features, Some(usize::MAX), "{field}");
+    }
+    Ok(())
+}
+
+/// The message about an array names its file and, of several arrays that are read as one, the one that differs.
+#[test]
+fn arrays_that_differ_are_named() -> Result<()> {
+    setup();
+    let temp = Folder::new();
+    temp.write("config.json", copy("mixtral", "config.json"));
+    let name = "model.layers.0.block_sparse_moe.experts.2.w1.weight";
+    for (dtype, shape, words) in [
+        (Dtype::F32, vec![16, 24], "has the shape [16, 24]"),
+        (Dtype::F64, vec![24, 16], "has the dtype float64"),
+        (Dtype::I32, vec![24, 16], "has the dtype int32"),
+    ] {
+        let other = changed(&copy("mixtral", "model.safetensors"), |arrays| {
+            let expert = arrays.iter_mut().find(|(other, ..)| other == name).expect("an expert");
+            let bytes = if dtype == Dtype::F64 { 8 } else { 4 };
+            (expert.1, expert.2, expert.3) = (dtype, shape.clone(), vec![0; 24 * 16 * bytes]);
+        });
+        temp.write("model.safetensors", other);
+        fails(load_of("mixtral", &temp.0), &[name, "model.safetensors", words]);
+    }
     Ok(())
 }
 

@@ -64,8 +64,8 @@ fn options_out_of_range_are_errors() -> Result<()> {
     setup();
     for (options, want) in [
         (PerturbationOptions { num_samples: 0, ..Default::default() }, "num_samples must be at least 1"),
-        (PerturbationOptions { sigma: 0.0, ..Default::default() }, "sigma must be at least"),
-        (PerturbationOptions { sigma: f64::NAN, ..Default::default() }, "sigma must be at least"),
+        (PerturbationOptions { sigma: 0.0, ..Default::default() }, "sigma must be above 0 and finite"),
+        (PerturbationOptions { sigma: f64::NAN, ..Default::default() }, "sigma must be above 0 and finite"),
     ] {
         let smooth = make_perturbed_fun(|x: Array| x.sum(..), options);
         let message = smooth(random::key(0), ones(2)).err().map(|error| error.to_string()).unwrap_or_default();

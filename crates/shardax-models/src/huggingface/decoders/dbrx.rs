@@ -43,9 +43,6 @@ fn read_attention(config: &mut DecoderConfig, about: &Fields, has_base: bool) ->
     config.qkv_bound = about.number_opt("clip_qkv")?;
     let base = about.number_opt("rope_theta")?;
     if let (Positions::Rotary(rope), Some(base), false) = (&mut config.positions, base, has_base) {
-        if !(base.is_finite() && base > 0.0) {
-            return Err(about.error(format!("field `rope_theta` is {base}, but must be positive")));
-        }
         rope.base = base;
     }
     about.finish_but_empty()
@@ -64,7 +61,7 @@ fn read_experts(about: &Fields) -> Result<(ExpertsConfig, Activation)> {
     };
     let activation = match about.object_opt("ffn_act_fn")? {
         Some(function) => {
-            let activation = function.activation_named(function.text_opt("name")?.unwrap_or("silu"))?;
+            let activation = function.activation_named("name", function.text_opt("name")?.unwrap_or("silu"))?;
             function.finish()?;
             activation
         }

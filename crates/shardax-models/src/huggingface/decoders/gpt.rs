@@ -170,7 +170,7 @@ pub(super) fn openai_gpt(fields: &Fields, _: &str) -> Read {
         activation: match fields.text("afn")? {
             // Later models call this approximation with tanh differently.
             "gelu" => Activation::GeluTanh,
-            name => fields.activation_named(name)?,
+            name => fields.activation_named("activation_function", name)?,
         },
         gated: false,
         biases: Biases { head: false, ..Biases::ALL },

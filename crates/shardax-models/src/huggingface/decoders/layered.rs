@@ -90,7 +90,7 @@ fn lender(config: &DecoderConfig, first_shared: usize, layer: usize) -> Option<u
 /// Reads the parts of Gemma 3n: streams of features, and sparse gates.
 fn third(fields: &Fields, config: &mut DecoderConfig) -> Result<KeyMap> {
     config.streams = Some(StreamsConfig {
-        count: fields.size("altup_num_inputs")?,
+        count: fields.layers("altup_num_inputs")?,
         active: fields.natural("altup_active_idx")?,
         scales_active: fields.flag("altup_correct_scale")?,
         rank: fields.size("laurel_rank")?,

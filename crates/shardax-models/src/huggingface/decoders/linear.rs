@@ -24,7 +24,7 @@ pub(super) fn is_linear(entry: &serde_json::Value, fields: &Fields) -> Result<bo
     match entry.as_str() {
         Some("linear_attention") => Ok(true),
         Some("full_attention") => Ok(false),
-        _ => Err(fields.error(format!("the layer type {entry} is not supported"))),
+        _ => Err(fields.error(format!("`layer_types` has the layer type {entry}, which is not supported"))),
     }
 }
 

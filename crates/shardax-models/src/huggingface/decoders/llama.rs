@@ -362,7 +362,7 @@ fn lfm2_layers_with_conv(fields: &Fields, layers: usize) -> Result<Vec<bool>> {
             let has_conv = types.iter().map(|entry| match entry.as_str() {
                 Some("conv") => Ok(true),
                 Some("full_attention") => Ok(false),
-                _ => Err(fields.error(format!("the layer type {entry} is not supported"))),
+                _ => Err(fields.error(format!("`layer_types` has the layer type {entry}, which is not supported"))),
             });
             has_conv.collect()
         }
@@ -387,7 +387,7 @@ pub(super) fn lfm3(fields: &Fields, _: &str) -> Read {
         None => (0..layers).map(lfm3_type).collect::<Vec<&str>>(),
     };
     if let Some(other) = types.iter().find(|kind| !["conv", "full_attention", "sliding_attention"].contains(*kind)) {
-        return Err(fields.error(format!("the layer type {other:?} is not supported")));
+        return Err(fields.error(format!("`layer_types` has the layer type {other:?}, which is not supported")));
     }
     let is_local: Vec<bool> = types.iter().map(|kind| *kind == "sliding_attention").collect();
     // Without this error, the layers would attend to all positions.

@@ -29,7 +29,7 @@ use shardax::error::Result;
 use self::wrapper::WRAPPERS;
 use super::config::Fields;
 use super::rope::{rope, rope_named};
-use super::{KeyMap, Layout};
+use super::{KeyMap, Layout, unknown_type};
 use crate::{Biases, DecoderConfig, NormKind, Positions, QkNorm};
 
 /// A configuration, and the names of the model's arrays.
@@ -131,7 +131,7 @@ fn read_kind(fields: &Fields, kind: &str) -> Read {
         Some((_, read)) => read(fields, kind),
         None => {
             let known: Vec<&str> = FAMILIES.iter().flat_map(|(kinds, _)| *kinds).chain(WRAPPERS).copied().collect();
-            Err(fields.error(format!("the model_type {kind:?} is not one of {}", known.join(", "))))
+            Err(unknown_type(fields, kind, &known))
         }
     }
 }
@@ -208,7 +208,7 @@ fn windows(
                 Some(window) => Ok(Some(window)),
                 None => Err(fields.error("`layer_types` has layers with windows, but `sliding_window` is missing")),
             },
-            other => Err(fields.error(format!("the layer type {other:?} is not supported"))),
+            other => Err(fields.error(format!("`layer_types` has the layer type {other:?}, which is not supported"))),
         })
         .collect()
 }

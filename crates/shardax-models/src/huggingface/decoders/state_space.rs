@@ -367,7 +367,7 @@ fn layer_type(fields: &Fields, entry: &Value) -> Result<LayerType> {
     match entry.as_str() {
         Some("linear_attention" | "mamba") => Ok(LayerType::Space),
         Some("full_attention" | "attention") => Ok(LayerType::Attention),
-        _ => Err(fields.error(format!("the layer type {entry} is not supported"))),
+        _ => Err(fields.error(format!("`layer_types` has the layer type {entry}, which is not supported"))),
     }
 }
 

@@ -174,9 +174,7 @@ fn check(config: &SamConfig, [vision, prompts, decoder]: [&Fields; 3]) -> Result
         (prompts, "num_point_embeddings", POINT_KINDS),
         (decoder, "hidden_size", outputs),
     ] {
-        if part.size(name)? != size {
-            return Err(part.error(format!("`{name}` must be {size}")));
-        }
+        part.check_size(name, size)?;
     }
     if !config.mask_input_channels.is_multiple_of(4) {
         return Err(prompts.error("`mask_input_channels` must be a multiple of 4"));
