@@ -16,6 +16,7 @@ KNOWN = {
     "huggingface/decoders/mod.rs": [r"const FAMILIES.*?\n\];"],
     "huggingface/decoders/wrapper.rs": [r"const WRAPPERS.*?\n\];"],
     "huggingface/bert_files.rs": [r"const KNOWN.*?\];"],
+    "huggingface/owl.rs": [r"const KNOWN.*?\];"],
     "huggingface/vit.rs": [r"const KNOWN.*?\];"],
     "huggingface/convnext.rs": [r"const KNOWN.*?\];"],
     "huggingface/resnet.rs": [r"const KNOWN.*?\];"],
@@ -41,7 +42,7 @@ KINDS = {
     "encoders of texts": ["MASKED_LM"],
     "encoders of images": ["IMAGE_CLASSIFICATION", "ZERO_SHOT_IMAGE_CLASSIFICATION"],
     "depth of images": ["DEPTH_ESTIMATION"],
-    "objects in images": ["OBJECT_DETECTION"],
+    "objects in images": ["OBJECT_DETECTION", "ZERO_SHOT_OBJECT_DETECTION"],
     "encoders of sound": ["CTC", "AUDIO_CLASSIFICATION"],
     "encoders with decoders": ["SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ"],
 }

@@ -49,6 +49,32 @@ def clip(name="clip", end=31, kind="CLIP"):
     written(name, model, {"input_ids": tokens, "pixel_values": images, **{name: output[name] for name in names}})
 
 
+OWL = {"text_config": {"vocab_size": VOCABULARY, "max_position_embeddings": 12, **SIZES},
+       "vision_config": {"image_size": 8, "patch_size": 4, **SIZES, "hidden_size": 24}, "projection_dim": 16}
+
+
+def owl(name, kind):
+    """With three texts for each image, one of them padding, and with an image of another size, for which positions are interpolated."""
+    model = getattr(transformers, f"{kind}ForObjectDetection")
+    model = model(model.config_class(**OWL))
+    randomize(model)
+    tokens = torch.randint(3, 31, (6, 5))
+    tokens[0, 3], tokens[4, 2] = 32, 32
+    tokens[2] = 0
+    arrays = {"input_ids": tokens[:3], "input_ids_0": tokens.reshape(2, 3, 5)}
+    for number, shape in enumerate([(8, 8), (13, 8)]):
+        images = torch.randn(2, 3, *shape)
+        with torch.no_grad():
+            for suffix, texts in [("", tokens[:3].repeat(2, 1)), ("_each", tokens)]:
+                output = model(input_ids=texts, pixel_values=images, interpolate_pos_encoding=number == 1)
+                arrays[f"logits{suffix}_{number}"] = output.logits
+        arrays[f"pixel_values_{number}"] = images
+        arrays[f"boxes_{number}"] = output.pred_boxes
+        if output.get("objectness_logits") is not None:
+            arrays[f"objectness_{number}"] = output.objectness_logits
+    written(name, model, arrays)
+
+
 CHINESE = {"text_config": {"vocab_size": VOCABULARY, "max_position_embeddings": 12, "type_vocab_size": 2, "pad_token_id": 1, **SIZES},
            "vision_config": {"image_size": 8, "patch_size": 4, **SIZES, "hidden_size": 24}, "projection_dim": 10}
 
@@ -609,6 +635,8 @@ CASES = {
     "table_transformer": lambda: detr("table_transformer", "TableTransformer", activation_function="gelu"),
     "sam": sam,
     "vitpose": lambda: vitpose("vitpose"),
+    "owlvit": lambda: owl("owlvit", "OwlViT"),
+    "owlv2": lambda: owl("owlv2", "Owlv2"),
     "ijepa": lambda: deit("ijepa", "IJepaModel"),
     "t5": t5,
     "t5_gated": lambda: t5("t5_gated", tied=False, feed_forward_proj="gated-gelu"),

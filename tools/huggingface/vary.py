@@ -20,7 +20,7 @@ from transformers import (AutoConfig, AutoModel, AutoModelForAudioClassification
                           AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoModelForZeroShotImageClassification)
 
 from defaults import defaults
-from towers import AST, CHINESE, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DONUT, DPT, DPT_ENCODER, LED, SAM, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS, random_tables
+from towers import AST, CHINESE, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DONUT, DPT, DPT_ENCODER, LED, OWL, SAM, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS, random_tables
 from generate import DISTANCES, DISTILLED, FAMILIES, DECODER, GPT, KV, MODERN, SIZES, TEXTS as PUBLISHED, VOCABULARY, class_of_texts, randomize, sizes_of
 
 transformers.logging.set_verbosity_error()
@@ -130,11 +130,13 @@ TOWERS["donut"] = {"encoder": {"model_type": "donut-swin", **DONUT},
 TOWERS["vision-encoder-decoder"] = {"encoder": {"model_type": "vit", "image_size": 8, "patch_size": 4, **SIZES},
                                     "decoder": {"model_type": "trocr", **TROCR, "is_decoder": True, "add_cross_attention": True}}
 TOWERS["sam"] = SAM
+TOWERS["owlvit"] = TOWERS["owlv2"] = {"text_config": {**OWL["text_config"], "eos_token_id": 31}, "vision_config": OWL["vision_config"], "projection_dim": 16}
 TOWERS["chinese_clip"] = {key: value for key, value in CHINESE.items() if isinstance(value, dict)}
 # The types of parts whose names differ from the names of their fields.
 PART_TYPES = {"prompt_encoder_config": "sam_prompt_encoder", "mask_decoder_config": "sam_mask_decoder"}
 CLASSES = {kind: name for name, kinds in OTHERS.items() for kind in kinds} | {kind: AutoModelForZeroShotImageClassification for kind in TOWERS}
 CLASSES["sam"] = transformers.SamModel
+CLASSES["owlvit"] = CLASSES["owlv2"] = transformers.AutoModelForZeroShotObjectDetection
 CLASSES["donut"] = CLASSES["vision-encoder-decoder"] = transformers.VisionEncoderDecoderModel
 
 # With two features that are turned the base would have no effect.
@@ -284,6 +286,8 @@ def fields_of_towers(kind, base):
     """The fields of a model of texts and images, where either part has other fields."""
     varied = [base]
     for part, fields in base.items():
+        if not isinstance(fields, dict):
+            continue
         part_type = PART_TYPES.get(part) or fields.get("model_type", f"{kind}_{part.removesuffix('_config')}_model")
         varied += [{**base, part: other} for other in fields_of(part_type, fields)]
     if CLASSES[kind] is transformers.VisionEncoderDecoderModel:
@@ -346,7 +350,8 @@ def inputs_of(kind, config):
         inputs = {"input_features": torch.randn(2, config.num_mel_bins, 2 * config.max_source_positions),
                   "decoder_input_ids": torch.randint(3, VOCABULARY, (2, 6))}
         return inputs, {**inputs, "input_features": inputs["input_features"].transpose(1, 2).contiguous()}
-    if CLASSES.get(kind) not in (AutoModel, AutoModelForDepthEstimation, AutoModelForObjectDetection, transformers.VitPoseForPoseEstimation, transformers.SamModel, AutoModelForImageClassification, AutoModelForZeroShotImageClassification):
+    if CLASSES.get(kind) not in (AutoModel, AutoModelForDepthEstimation, AutoModelForObjectDetection, transformers.VitPoseForPoseEstimation, transformers.SamModel, AutoModelForImageClassification, AutoModelForZeroShotImageClassification,
+                                 transformers.AutoModelForZeroShotObjectDetection):
         return texts, texts
     images = images_of(config)
     if kind == "sam":
@@ -383,6 +388,8 @@ def logits_of(output):
     """The logits of a model, or the features of a model without a head."""
     if "pred_masks" in output:
         return torch.cat([output.pred_masks.flatten(), output.iou_scores.flatten()])
+    if "pred_boxes" in output and "text_embeds" in output:
+        return torch.cat([output.logits.flatten(), output.pred_boxes.flatten()])
     return next(output[name] for name in ("logits", "logits_per_image", "last_hidden_state", "predicted_depth", "heatmaps") if name in output)
 
 

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use shardax_models::huggingface::Weights;
 use shardax_models::{
     Bert, BertOptions, ChineseClip, Clip, Config, ConvNext, Deberta, Decoder, DecoderConfig, DepthEstimator, Detr,
-    EncoderDecoder, GenerateOptions, LoadOptions, MobileBert, MobileNet, ModernBert, Pretrained, QkNorm, Resnet, Sam,
-    SamPrompts, Segformer, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
+    EncoderDecoder, GenerateOptions, LoadOptions, MobileBert, MobileNet, ModernBert, Owl, Pretrained, QkNorm, Resnet,
+    Sam, SamPrompts, Segformer, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -179,6 +179,13 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
     }
     if Detr::read(&config).is_ok() {
         return sharded_images(folder, rules, |model: Detr, images| model.forward(images).0);
+    }
+    if Owl::read(&config).is_ok() {
+        return sharded(folder, rules, |model: &Owl, input| {
+            let forward = jit(|model: Owl, tokens: Array, images: Array| model.forward(tokens, images));
+            let (logits, boxes) = forward.call((model, input("input_ids")?, input("pixel_values_1")?))?;
+            Ok(vec![("logits_1", logits), ("boxes_1", boxes)])
+        });
     }
     if Sam::read(&config).is_ok() {
         return sharded(folder, rules, |model: &Sam, input| {

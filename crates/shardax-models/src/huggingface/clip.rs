@@ -4,6 +4,7 @@ use shardax_nn::prelude::*;
 
 use super::config::Fields;
 use super::encoder::{BlockSizes, EncoderBlock, block_keys};
+use super::interpolation::Interpolation;
 use super::patches::{PatchSizes, Patches, patch_keys};
 use super::{Config, KeyMap, Layout, Pretrained};
 use crate::Activation;
@@ -81,14 +82,23 @@ pub(super) struct ImageSide<'a> {
 }
 
 impl ImageSide<'_> {
-    /// Computes the features of images, `[batch, projected features]`.
+    /// Computes the features of the class entry and of patches, `[batch, 1 + patches, features]`, without the last norm.
     #[track_caller]
-    pub fn features(self, images: impl ArrayLike) -> Array {
+    pub fn encode(self, images: impl ArrayLike) -> Array {
         let x = self.patches.forward(images);
         if x.check().is_err() {
             return x;
         }
-        let x = self.blocks.iter().fold(self.first_norm.forward(x), |x, block| block.forward(x));
+        self.blocks.iter().fold(self.first_norm.forward(x), |x, block| block.forward(x))
+    }
+
+    /// Computes the features of images, `[batch, projected features]`.
+    #[track_caller]
+    pub fn features(self, images: impl ArrayLike) -> Array {
+        let x = self.encode(images);
+        if x.check().is_err() {
+            return x;
+        }
         self.projection.forward(self.norm.forward(x.get((.., 0))))
     }
 }
@@ -129,24 +139,10 @@ impl Pretrained for Clip {
             );
         let (text, vision) = (text?, vision?);
         fields.skip(&["text_config", "text_config_dict", "vision_config", "vision_config_dict"]);
-        let read = ClipConfig {
-            text: tower(&text)?,
-            vision: tower(&vision)?,
-            vocab_size: text.size("vocab_size")?,
-            max_position_embeddings: text.size("max_position_embeddings")?,
-            // Configurations of CLIP with this number are older than the support for the field.
-            end_token: Some(text.natural("eos_token_id")? as i32).filter(|end| is_meta || *end != 2),
-            image_size: vision.size("image_size")?,
-            patch_size: vision.size("patch_size")?,
-            num_channels: vision.size("num_channels")?,
-            projection_dim: fields.size("projection_dim")?,
-        };
-        vision.divides(("patch_size", read.patch_size), ("image_size", read.image_size))?;
-        // The initial value for training.
-        fields.skip(&["logit_scale_init_value"]);
+        // Configurations of CLIP with this number are older than the support for the field.
+        let end_token = Some(text.natural("eos_token_id")? as i32).filter(|end| is_meta || *end != 2);
+        let read = ClipConfig { end_token, ..towers(&fields, &text, &vision)? };
         fields.finish()?;
-        text.finish()?;
-        vision.finish()?;
         Ok((read, keys()))
     }
 
@@ -186,6 +182,27 @@ impl Pretrained for Clip {
         }
         (config.text.num_hidden_layers.saturating_add(config.vision.num_hidden_layers), matrices)
     }
+}
+
+/// Reads both encoders. The features of a text are those of its largest token.
+pub(super) fn towers(fields: &Fields, text: &Fields, vision: &Fields) -> Result<ClipConfig> {
+    let read = ClipConfig {
+        text: tower(text)?,
+        vision: tower(vision)?,
+        vocab_size: text.size("vocab_size")?,
+        max_position_embeddings: text.size("max_position_embeddings")?,
+        end_token: None,
+        image_size: vision.size("image_size")?,
+        patch_size: vision.size("patch_size")?,
+        num_channels: vision.size("num_channels")?,
+        projection_dim: fields.size("projection_dim")?,
+    };
+    vision.divides(("patch_size", read.patch_size), ("image_size", read.image_size))?;
+    // The initial value for training.
+    fields.skip(&["logit_scale_init_value"]);
+    text.finish()?;
+    vision.finish()?;
+    Ok(read)
 }
 
 /// Reads the sizes that have the same names for both encoders.
@@ -250,7 +267,7 @@ pub(super) fn tower_keys(path: &str, model: &str) -> KeyMap {
 }
 
 /// Returns the names of the arrays.
-fn keys() -> KeyMap {
+pub(super) fn keys() -> KeyMap {
     KeyMap::new()
         .array("tokens.embedding", "text_model.embeddings.token_embedding.weight", Layout::Same)
         .array("positions.embedding", "text_model.embeddings.position_embedding.weight", Layout::Same)
@@ -303,14 +320,24 @@ impl Clip {
     #[track_caller]
     pub fn image_features(&self, images: impl ArrayLike) -> Array {
         let _ranks = allow_any_ranks();
-        let side = ImageSide {
+        self.image_side().features(images)
+    }
+
+    /// Returns the encoder of images.
+    pub(super) fn image_side(&self) -> ImageSide<'_> {
+        ImageSide {
             patches: &self.patches,
             first_norm: &self.first_norm,
             blocks: &self.image_blocks,
             norm: &self.image_norm,
             projection: &self.image_projection,
-        };
-        side.features(images)
+        }
+    }
+
+    /// Interpolates positions for images of other sizes.
+    pub(super) fn with_interpolation(mut self, interpolation: Interpolation) -> Clip {
+        self.patches.interpolation = Some(interpolation);
+        self
     }
 
     /// Computes logits `[images, texts]`: the cosine similarity of the features of each image and each text, times the

@@ -24,7 +24,7 @@ pub(super) struct Patches {
     mask: Option<Array>,
     /// The interpolation of positions for images of other sizes. Without an interpolation such images are errors.
     #[tree(static)]
-    interpolation: Option<Interpolation>,
+    pub interpolation: Option<Interpolation>,
 }
 
 /// The sizes of [`Patches`].
@@ -96,6 +96,12 @@ impl Patches {
             (Ok(()), &[_, rows, columns, features]) => (rows, columns, features),
             _ => return x,
         };
+        if rows == 0 || columns == 0 {
+            let patch = self.conv.kernel.shape()[0];
+            let error =
+                value_error(format!("images are less than a patch of {patch} by {patch}"), "pass larger images");
+            return Array::from_error(error, &x);
+        }
         let table = self.positions.as_ref().map(|table| self.positions_of(table, [rows, columns]));
         let positions = match table.transpose() {
             Ok(positions) => positions.map(|positions| positions.astype(x.dtype())),

@@ -14,7 +14,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 96] = [
+const OTHERS: [&str; 102] = [
     "albert",
     "audio-spectrogram-transformer",
     "bart",
@@ -73,6 +73,12 @@ const OTHERS: [&str; 96] = [
     "mllama_text_model",
     "mvp",
     "nomic_bert",
+    "owlv2",
+    "owlv2_text_model",
+    "owlv2_vision_model",
+    "owlvit",
+    "owlvit_text_model",
+    "owlvit_vision_model",
     "pegasus",
     "plbart",
     "regnet",

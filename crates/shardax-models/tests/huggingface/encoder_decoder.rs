@@ -6,7 +6,8 @@ use shardax_models::{BertOptions, Config, EncoderDecoder, GenerateOptions, LoadO
 use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
-use super::{alike, case, folder, quick, rows, save_again, setup};
+use super::saved::save_again;
+use super::{alike, case, folder, quick, rows, setup};
 
 /// Returns the inputs of a case in the layout of the model, and the options with the mask of tokens.
 fn inputs(case: &impl Fn(&str) -> Result<Array>) -> Result<(Array, BertOptions)> {

@@ -3,13 +3,14 @@
 use std::ops::Range;
 use std::path::Path;
 
+use shardax_models::huggingface::Weights;
 use shardax_models::{Adapter, Config, Decoder, Pretrained};
 use shardax_nn::prelude::*;
 
 use super::common::Folder;
 use super::mutating::{self, Format};
 use super::rejected::copy;
-use super::{Weights, folder, setup};
+use super::{folder, setup};
 
 /// The memory limit in MiB for a process that also loads the plugin.
 const PLUGIN: u64 = 3 << 10;

@@ -2,20 +2,44 @@
 
 use std::path::Path;
 
-use shardax_models::huggingface::{SegformerHead, SwinVersion, Weights};
+use shardax_models::huggingface::{SegformerHead, SwinVersion};
 use shardax_models::{
-    BertOptions, ChineseClip, Clip, Config, ConvNext, DepthEstimator, Detr, LoadOptions, MobileNet, Pretrained, Resnet,
-    Sam, SamPrompts, Segformer, Siglip, Swin, Vit, VitPose, Yolos,
+    BertOptions, ChineseClip, Clip, Config, ConvNext, DepthEstimator, Detr, LoadOptions, MobileNet, Owl, Pretrained,
+    Resnet, Sam, Segformer, Siglip, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
+use super::objects::{DETRS, OWLS, YOLOS};
 use super::quick::one_of;
-use super::{alike, case, folder, save_again, setup};
+use super::saved::save_again;
+use super::{alike, case, folder, setup};
 
 /// Divides vectors along the last dimension by their lengths.
 fn with_unit_length(x: Array) -> Array {
     &x / x.square().sum_keepdims(-1).sqrt()
+}
+
+#[test]
+fn vit_has_the_logits_of_transformers() -> Result<()> {
+    setup();
+    let forward = jit(|model: Vit, images: Array| model.forward(images));
+    for name in [
+        "vit",
+        "deit",
+        "deit_teacher",
+        "vit_msn",
+        "ijepa",
+        "beit",
+        "beit_model",
+        "data2vec_vision",
+        "vit_mae",
+        "vit_mae_pretraining",
+    ] {
+        let (case, model) = (case(name)?, Vit::from_pretrained(folder(name))?);
+        alike(name, &forward.call((&model, case("pixel_values")?))?, &case("logits")?)?;
+    }
+    Ok(())
 }
 
 #[test]
@@ -205,122 +229,6 @@ fn depths_equal_transformers() -> Result<()> {
 }
 
 #[test]
-fn detected_objects_equal_transformers() -> Result<()> {
-    setup();
-    let forward = jit(|model: Yolos, images: Array| model.forward(images));
-    let encode = jit(|model: Yolos, images: Array| model.encode(images));
-    for name in YOLOS.into_iter().step_by(one_of(2)) {
-        let (case, model) = (case(name)?, Yolos::from_pretrained(folder(name))?);
-        for number in 0..2 {
-            let images = case(&format!("pixel_values_{number}"))?;
-            let expected = case(&format!("logits_{number}"))?;
-            if name.ends_with("_model") {
-                alike(name, &encode.call((&model, images))?, &expected)?;
-                continue;
-            }
-            let (logits, boxes) = forward.call((&model, images))?;
-            alike(name, &logits, &expected)?;
-            alike(name, &boxes, &case(&format!("boxes_{number}"))?)?;
-        }
-    }
-    let (yolos, features) = (Yolos::from_pretrained(folder("yolos"))?, Yolos::from_pretrained(folder("yolos_model"))?);
-    fails(yolos.encode(zeros([1, 3, 8, 12])).check(), &["[1, 3, 8, 12]", "[batch, rows, columns, 3]"]);
-    fails(yolos.forward(zeros([1, 3, 8, 3])).0.check(), &["images of 3 by 8 pixels are less than a patch of 4"]);
-    fails(features.forward(zeros([1, 8, 12, 3])).1.check(), &["the model has no head"]);
-    let read = |fields: &str| {
-        let text = format!(r#"{{"model_type": "yolos"{fields}}}"#);
-        Yolos::read(&Config::from_json(&text)?).map(|(read, _)| read)
-    };
-    // The smallest published model.
-    let tiny = read(
-        r#", "image_size": [800, 1333], "use_mid_position_embeddings": false, "hidden_size": 192, "num_attention_heads": 3,
-        "intermediate_size": 768, "id2label": {"0": "N/A", "1": "person"}, "architectures": ["YolosForObjectDetection"]"#,
-    )?;
-    assert_eq!((tiny.classes, tiny.num_detection_tokens), (Some(2), 100));
-    fails(read(r#", "image_size": [800, 1333]"#), &["`image_size` must be multiples of `patch_size`"]);
-    fails(read(r#", "image_size": [800]"#), &["`image_size` must have two sizes"]);
-    fails(read(r#", "image_size": [8, 800]"#), &["which is less than `patch_size`"]);
-    fails(read(r#", "architectures": ["YolosForImageClassification"]"#), &["\"YolosForImageClassification\""]);
-    Ok(())
-}
-
-/// Models that detect objects with a ResNet.
-const DETRS: [&str; 2] = ["detr", "table_transformer"];
-
-#[test]
-fn objects_of_detr_equal_transformers() -> Result<()> {
-    setup();
-    let forward = jit(|model: Detr, images: Array| model.forward(images));
-    for name in DETRS {
-        let (case, model) = (case(name)?, Detr::from_pretrained(folder(name))?);
-        for number in 0..2 {
-            let (logits, boxes) = forward.call((&model, case(&format!("pixel_values_{number}"))?))?;
-            alike(name, &logits, &case(&format!("logits_{number}"))?)?;
-            alike(name, &boxes, &case(&format!("boxes_{number}"))?)?;
-        }
-    }
-    let model = Detr::from_pretrained(folder("detr"))?;
-    fails(model.forward(zeros([1, 3, 32, 32])).1.check(), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
-    fails(model.forward(zeros([1, 0, 32, 3])).0.check(), &["no pixels"]);
-    let read = |text: &str| Detr::read(&Config::from_json(text)?).map(|(read, _)| read);
-    // The fields of published models.
-    let base = read(
-        r#"{"activation_dropout": 0.0, "activation_function": "relu", "architectures": ["DetrForObjectDetection"],
-        "auxiliary_loss": false, "backbone": "resnet50", "bbox_cost": 5, "classifier_dropout": 0.0, "d_model": 256,
-        "decoder_attention_heads": 8, "decoder_ffn_dim": 2048, "decoder_layers": 6, "dilation": false, "encoder_layers": 6,
-        "eos_coefficient": 0.1, "id2label": {"0": "N/A", "1": "person"}, "init_xavier_std": 1.0, "is_encoder_decoder": true,
-        "max_position_embeddings": 1024, "model_type": "detr", "num_hidden_layers": 6, "num_queries": 100,
-        "position_embedding_type": "sine", "scale_embedding": false, "use_timm_backbone": true}"#,
-    )?;
-    assert_eq!((base.classes, &base.encoder_of_images.hidden_sizes[..]), (2, &[256, 512, 1024, 2048][..]));
-    let tables = read(
-        r#"{"model_type": "table-transformer", "backbone": "resnet18", "num_queries": 15, "use_timm_backbone": true,
-        "backbone_config": null, "id2label": {"0": "table", "1": "table rotated"}}"#,
-    )?;
-    assert_eq!((tables.pre_norms, tables.encoder_of_images.is_bottleneck), (true, false));
-    for (fields, words) in [
-        (r#""backbone": "resnet50d""#, "the `backbone` \"resnet50d\""),
-        (r#""dilation": true"#, "`dilation` is true"),
-        (r#""auxiliary_loss": true"#, "`auxiliary_loss` is true"),
-        (r#""position_embedding_type": "learned""#, "`position_embedding_type` \"learned\""),
-        (r#""d_model": 18, "encoder_attention_heads": 2, "decoder_attention_heads": 2"#, "must be a multiple of 4"),
-        (r#""d_model": 20"#, "encoder_attention_heads (8) does not divide d_model"),
-        (r#""backbone_config": {"model_type": "swin"}"#, "should be \"resnet\""),
-        (r#""backbone_config": {"model_type": "resnet", "out_features": ["stage3"]}"#, "the last of the 4 stages"),
-        (r#""architectures": ["DetrForSegmentation"]"#, "\"DetrForSegmentation\""),
-    ] {
-        fails(read(&format!(r#"{{"model_type": "detr", {fields}}}"#)), &[words]);
-    }
-    Ok(())
-}
-
-/// Most published files have the names of the library `timm`.
-#[test]
-fn names_of_detr_are_the_names_of_timm() -> Result<()> {
-    setup();
-    let config = Config::from_json(
-        r#"{"model_type": "detr", "backbone": "resnet18", "d_model": 16, "encoder_layers": 1, "decoder_layers": 1,
-        "encoder_ffn_dim": 24, "decoder_ffn_dim": 24, "num_queries": 3}"#,
-    )?;
-    let temp = Folder::new();
-    Detr::from_config(&config, &mut Rngs::new(0))?.save_pretrained(&config, temp.join("detr"))?;
-    let weights = Weights::open(temp.join("detr"))?;
-    let shape = |name: &str| weights.shape(&format!("model.backbone.conv_encoder.model.{name}")).map(<[usize]>::to_vec);
-    for (name, expected) in [
-        ("conv1.weight", vec![64, 3, 7, 7]),
-        ("bn1.running_var", vec![64]),
-        ("layer1.1.conv2.weight", vec![64, 64, 3, 3]),
-        ("layer2.0.downsample.0.weight", vec![128, 64, 1, 1]),
-        ("layer4.0.downsample.1.running_mean", vec![512]),
-        ("layer4.1.bn2.bias", vec![512]),
-    ] {
-        assert_eq!(shape(name), Some(expected), "{name}");
-    }
-    assert_eq!(shape("layer1.0.downsample.0.weight"), None);
-    Ok(())
-}
-
-#[test]
 fn chinese_clip_has_the_logits_of_transformers() -> Result<()> {
     setup();
     let (case, model) = (case("chinese_clip")?, ChineseClip::from_pretrained(folder("chinese_clip"))?);
@@ -346,85 +254,6 @@ fn chinese_clip_has_the_logits_of_transformers() -> Result<()> {
 }
 
 #[test]
-fn masks_of_sam_equal_transformers() -> Result<()> {
-    setup();
-    let (case, model) = (case("sam")?, Sam::from_pretrained(folder("sam"))?);
-    let image = jit(|model: Sam, images: Array| model.encode(images)).call((&model, case("pixel_values")?))?;
-    alike("sam", &image, &case("image")?)?;
-    let (points, labels, boxes) = (case("points")?, case("labels")?, case("boxes")?);
-    let all = SamPrompts::new().points(&points, &labels);
-    for (name, prompts) in [
-        ("points", all.clone()),
-        ("boxes", SamPrompts::new().boxes(&boxes).single_mask()),
-        ("all", all.clone().boxes(&boxes).masks(case("masks")?)),
-        ("none", SamPrompts::new()),
-    ] {
-        let (masks, scores) = model.masks(&image, &prompts);
-        alike(name, &masks, &case(&format!("masks_{name}"))?)?;
-        alike(name, &scores, &case(&format!("scores_{name}"))?)?;
-    }
-    fails(model.encode(zeros([1, 32, 40, 3])).check(), &["[1, 32, 40, 3]", "[batch, 40, 40, 3]"]);
-    fails(model.masks(zeros([1, 4, 5, 8]), &all).0.check(), &["[1, 4, 5, 8]", "[batch, 5, 5, 8]"]);
-    let one = zeros([1, 5, 5, 8]);
-    fails(model.masks(&one, &all).1.check(), &["points and labels", "[1, objects, points, 2]"]);
-    fails(model.masks(&one, &SamPrompts::new().boxes(&boxes)).0.check(), &["boxes have the shape"]);
-    fails(model.masks(&one, &SamPrompts::new().masks(zeros([1, 5, 5]))).0.check(), &["[1, 5, 5], not [1, 20, 20]"]);
-    let read = |part: &str, fields: &str| {
-        let text = format!(r#"{{"model_type": "sam", "{part}": {{{fields}}}}}"#);
-        Sam::read(&Config::from_json(&text)?).map(|(read, _)| read)
-    };
-    let base = read("vision_config", r#""projection_dim": 512"#)?;
-    assert_eq!((base.windows[2], base.windows[3], base.mlp_dim), (0, 14, 3072));
-    for (part, fields, words) in [
-        ("vision_config", r#""num_pos_feats": 64"#, "twice as large as `num_pos_feats`"),
-        ("vision_config", r#""patch_size": 15"#, "patch_size (15) does not divide image_size"),
-        ("vision_config", r#""window_size": -1"#, "`window_size` is -1"),
-        ("prompt_encoder_config", r#""hidden_size": 128"#, "`hidden_size` must be 256"),
-        ("prompt_encoder_config", r#""num_point_embeddings": 5"#, "`num_point_embeddings` must be 4"),
-        ("mask_decoder_config", r#""attention_downsample_rate": 3"#, "attention_downsample_rate (3) does not divide"),
-        ("mask_decoder_config", r#""iou_head_depth": 1"#, "`iou_head_depth` must be 2 to 1000"),
-        ("mask_decoder_config", r#""sliding_window": 4"#, "`sliding_window` is 4"),
-    ] {
-        fails(read(part, fields), &[words]);
-    }
-    Ok(())
-}
-
-#[test]
-fn joints_equal_transformers() -> Result<()> {
-    setup();
-    let (case, model) = (case("vitpose")?, VitPose::from_pretrained(folder("vitpose"))?);
-    let maps = jit(|model: VitPose, images: Array| model.forward(images)).call((&model, case("pixel_values")?))?;
-    alike("vitpose", &maps, &case("logits")?)?;
-    fails(model.forward(zeros([1, 15, 16, 3])).check(), &["[1, 15, 16, 3]", "[batch, 16, 15, 3]"]);
-    let read = |fields: &str, about: &str| {
-        let about = format!(r#"{{"model_type": "vitpose_backbone", "out_indices": [12]{about}}}"#);
-        let text = format!(r#"{{"model_type": "vitpose", "backbone_config": {about}{fields}}}"#);
-        VitPose::read(&Config::from_json(&text)?).map(|(read, _)| read)
-    };
-    let base = read(r#", "id2label": {"0": "Nose", "1": "L_Eye", "2": "R_Eye"}"#, "")?;
-    assert_eq!((base.image_size, base.scale, base.joints), ([256, 192], Some(4), 3));
-    for (fields, about, words) in [
-        (r#", "scale_factor": 100"#, "", "`scale_factor` must be at most 64"),
-        ("", r#", "num_experts": 6"#, "`num_experts` must be 1"),
-        ("", r#", "out_indices": [11]"#, "must end with the last of the 12 layers"),
-        ("", r#", "patch_size": [16, 4]"#, "`image_size` has 192, which does not fit patches of 4"),
-        ("", r#", "patch_size": [16]"#, "`patch_size` must have two sizes"),
-        ("", r#", "model_type": "vit""#, "should be \"vitpose_backbone\""),
-    ] {
-        fails(read(fields, about), &[words]);
-    }
-    // Two transposed convolutions double the size twice.
-    let config = Config::from_json(
-        r#"{"model_type": "vitpose", "use_simple_decoder": false, "backbone_config": {"model_type": "vitpose_backbone",
-        "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4, "image_size": [16, 16], "patch_size": 8, "out_indices": [1]}}"#,
-    )?;
-    let doubled = VitPose::from_config(&config, &mut Rngs::new(0))?;
-    assert_eq!(doubled.forward(zeros([1, 16, 16, 3])).shape(), [1, 8, 8, 2]);
-    Ok(())
-}
-
-#[test]
 fn saved_models_of_images_are_the_files_of_transformers() -> Result<()> {
     setup();
     save_all(&Folder::new().0, one_of(6))
@@ -432,9 +261,6 @@ fn saved_models_of_images_are_the_files_of_transformers() -> Result<()> {
 
 /// Models of depths.
 const DEPTHS: [&str; 5] = ["depth_anything", "depth_anything_metric", "dpt", "dpt_norms", "dpt_dinov2"];
-
-/// Models that detect objects. The last one has no head.
-const YOLOS: [&str; 3] = ["yolos", "yolos_rest", "yolos_model"];
 
 /// Saves one of so many models of images of each class. Files without a head contain layers of a head that the models do not have
 /// here.
@@ -455,6 +281,7 @@ pub(super) fn save_all(to: &Path, every: usize) -> Result<()> {
     save::<Yolos>(&YOLOS[..2], to, every)?;
     save::<Detr>(&DETRS, to, every)?;
     save::<Sam>(&["sam"], to, every)?;
+    save::<Owl>(&OWLS, to, every)?;
     save::<VitPose>(&["vitpose"], to, every)?;
     save::<DepthEstimator>(&DEPTHS, to, every)
 }

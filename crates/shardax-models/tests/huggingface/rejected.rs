@@ -4,11 +4,12 @@ use std::path::Path;
 
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
+use shardax_models::huggingface::{KeyMap, Layout, Weights, load};
 use shardax_models::{Bert, Clip, Config, Decoder, MobileNet, Pretrained, Vit};
 use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
-use super::{KeyMap, Layout, Weights, folder, load, setup};
+use super::{folder, setup};
 
 pub fn copy(from: &str, name: &str) -> Vec<u8> {
     std::fs::read(folder(from).join(name)).expect("a file")

@@ -8,7 +8,8 @@ use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
 use super::quick::one_of;
-use super::{alike, case, folder, save_again, setup};
+use super::saved::save_again;
+use super::{alike, case, folder, setup};
 
 fn forward(model: SoundEncoder, sound: Array, mask: Array) -> Array {
     model.forward(sound, &BertOptions::new().attention_mask(mask))

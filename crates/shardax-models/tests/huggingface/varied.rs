@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use shardax_models::huggingface::Weights;
 use shardax_models::{
     Bert, BertOptions, ChineseClip, Clip, Config, ConvNext, Deberta, Decoder, DepthEstimator, Detr, EncoderDecoder,
-    MobileBert, MobileNet, ModernBert, Pretrained, Resnet, Sam, SamPrompts, Segformer, Siglip, SoundEncoder,
+    MobileBert, MobileNet, ModernBert, Owl, Pretrained, Resnet, Sam, SamPrompts, Segformer, Siglip, SoundEncoder,
     SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
@@ -126,6 +126,12 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
         "resnet" | "regnet" => {
             let model = Resnet::from_pretrained(folder)?;
             jit(|model: Resnet, images: Array| model.forward(images)).call((&model, images))
+        }
+        "owlvit" | "owlv2" => {
+            let (model, tokens) = (Owl::from_pretrained(folder)?, case.get("input_ids")?);
+            // Each text is for one image.
+            let (logits, boxes) = model.forward(tokens.expand_dims(1), &images);
+            Ok(concatenate(&[logits.reshape([-1]), boxes.reshape([-1])], 0))
         }
         "yolos" => {
             let model = Yolos::from_pretrained(folder)?;
