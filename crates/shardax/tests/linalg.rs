@@ -238,3 +238,54 @@ fn norms_by_singular_values_and_their_gradients() -> Result<()> {
     assert_eq!(linalg::norm(zeros([0, 3]), NormOrder::Nuc, ..).item::<f32>()?, 0.0);
     Ok(())
 }
+
+/// The determinants of `x` without one row and one column, with their signs: the gradient of the determinant.
+fn cofactors(x: &[[f64; 4]; 4]) -> Vec<f64> {
+    let minor = |row: usize, column: usize| {
+        let rows: Vec<Vec<f64>> =
+            (0..4).filter(|i| *i != row).map(|i| (0..4).filter(|j| *j != column).map(|j| x[i][j]).collect()).collect();
+        let term = |a: usize, b: usize, c: usize| rows[0][a] * (rows[1][b] * rows[2][c] - rows[1][c] * rows[2][b]);
+        term(0, 1, 2) - term(1, 0, 2) + term(2, 0, 1)
+    };
+    (0..16).map(|i| if (i / 4 + i % 4) % 2 == 0 { 1.0 } else { -1.0 } * minor(i / 4, i % 4)).collect()
+}
+
+/// JAX returns zeros if a pivot before the last one is 0, which is right only if the rank is less than 3.
+#[test]
+fn gradients_of_determinants_of_singular_matrices() -> Result<()> {
+    setup();
+    let matrices = [
+        [[1.0; 4]; 4],
+        [[0.0; 4]; 4],
+        [[0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0], [0.0; 4]],
+        [[0.0, 1.0, 2.0, 0.5], [0.0, 3.0, 1.0, -1.0], [0.0, -2.0, 4.0, 1.0], [0.0, 1.0, 1.0, 3.0]],
+        [[1.0, 1.0, 2.0, 0.5], [2.0, 2.0, 1.0, -1.0], [3.0, 3.0, 4.0, 1.0], [4.0, 4.0, 1.0, 3.0]],
+        [[1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 6.0, 8.0], [0.0, 1.0, 1.0, 0.0], [0.0, 1.0, 1.0, 0.0]],
+        [[1.0, 2.0, 0.0, 1.0], [0.0, 1.0, 1.0, 2.0], [3.0, 0.0, 1.0, 1.0], [1.0, 2.0, 0.0, 1.0]],
+        [[2.0, 1.0, 0.0, 1.0], [1.0, 3.0, 1.0, 2.0], [3.0, 0.0, 1.0, 1.0], [1.0, 2.0, 0.0, 4.0]],
+    ];
+    let gradient = grad(|x: Array| linalg::det(x));
+    for (dtype, tol) in [(DType::F32, 2e-5), (DType::F64, 1e-13)] {
+        for matrix in &matrices {
+            let want = cofactors(matrix);
+            let x = array_of(*matrix, dtype);
+            let z = complex(&x, &x * 2);
+            let scaled = array_of(want.clone(), dtype).reshape([4, 4]);
+            // The cofactors of `(1 + 2i) x` are those of `x` times `(1 + 2i)³`.
+            let complex_want = complex(&scaled * -11, &scaled * -2);
+            let close = |got: &Array, want: &Array| -> Result<()> {
+                assert!(allclose(got, want, tol, tol * 20.0)?, "{matrix:?}: {got} is not {want}");
+                Ok(())
+            };
+            close(&gradient.call(&x)?, &scaled)?;
+            close(&jit(&gradient).call(&x)?, &scaled)?;
+            close(&grad(|z: Array| real(linalg::det(z))).call(&z)?, &complex_want)?;
+            let pair = vmap(&gradient).call(stack([&x, &eye(4).astype(dtype)], 0))?;
+            close(&pair.get(0), &scaled)?;
+            close(&pair.get(1), &eye(4))?;
+        }
+    }
+    let nan = gradient.call(array([[f32::NAN; 4]; 4]))?;
+    assert!(nan.to_vec::<f32>()?.iter().all(|x| x.is_nan()));
+    Ok(())
+}

@@ -33,6 +33,22 @@ pub(crate) fn parity(pivots: &Array, dtype: DType) -> Array {
     convert(&(odd * -2 + 1), dtype, dtype.is_wide())
 }
 
+/// Returns `true` for matrices of `lu` that have a pivot of 0 before the last one.
+fn has_zero_pivot(lu: &Array) -> Array {
+    let pivots = lu.last_diagonal(0);
+    let n = pivots.shape()[pivots.ndim() - 1];
+    lax::slice_in_dim(&pivots, 0, n - 1, -1).abs().greater(0).logical_not().any(-1)
+}
+
+/// Multiplies matrices by the reflection `1 - 2 v vᵀ / (vᵀ v)`. The vector has no simple ratios, so that the leading
+/// columns of the products are independent unless the rank is too small.
+fn columns_mixed(x: &Array) -> Array {
+    let n = x.shape()[x.ndim() - 1];
+    let v = convert(&lax::iota(DType::F32, &[n], 0), x.dtype(), true).sin() + 1.5;
+    let along = (x * &v).sum_keepdims(-1);
+    x - along * (&v * 2 / v.square().sum(..))
+}
+
 impl Primitive for Det {
     fn name(&self) -> &'static str {
         "det"
@@ -59,21 +75,29 @@ impl Primitive for Det {
     ///
     /// The adjugate is computed from the factors: `adj(u) l⁻¹` times the permutation and its sign. The adjugate of `u =
     /// [v w; 0 c]` is `det(v) [c v⁻¹, -v⁻¹ w; 0, 1]`, which also holds if the last pivot `c` is 0.
+    ///
+    /// If an earlier pivot is 0, the columns are mixed by a reflection `q` of determinant -1, so that only the last pivots
+    /// are 0: `tr(adj(a) da) = -tr(adj(a q) da q)`. If more than one of them is 0, the adjugate is 0.
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let out = self.apply(&args[0]);
         let Some(da) = &tangents[0] else { return Ok((smallvec![out], vec![None])) };
-        let lu = Lu.apply(&args[0]);
+        let is_mixed = has_zero_pivot(&Lu.apply(&args[0])[0]);
+        let for_matrices = is_mixed.expand_dims([-2, -1]);
+        let [a, da] = [&args[0], da].map(|x| where_(&for_matrices, columns_mixed(x), x));
+        let lu = Lu.apply(&a);
         let (u, rank) = (&lu[0], lu[0].ndim());
         let n = u.shape()[rank - 1];
         let row = lax::iota(DType::I32, u.shape(), rank - 2);
         let is_last = row.equal(n as i32 - 1);
-        let corner = &is_last & eye_like(u, n).equal(1);
-        let diagonal = where_(&corner, 1, u).last_diagonal(0);
+        let is_diagonal = eye_like(u, n).equal(1);
+        let pivots = where_(&is_diagonal & &is_last, 1, u).last_diagonal(0);
         let c = lax::slice_in_dim(&u.last_diagonal(0), n - 1, n, -1).expand_dims(-1);
-        let x = UNIT_LOWER.apply(u, &permuted(da, &lu[2]));
-        let x = UPPER.apply(&where_(corner, 1, u), &where_(is_last, &x, &x * c));
+        let x = UNIT_LOWER.apply(u, &permuted(&da, &lu[2]));
+        let solvable = where_(is_diagonal & (&is_last | u.equal(0)), 1, u);
+        let x = UPPER.apply(&solvable, &where_(is_last, &x, &x * c));
         let trace = x.last_diagonal(0).sum(-1);
-        Ok((smallvec![out], vec![Some(trace * (diagonal.prod(-1) * parity(&lu[1], u.dtype())))]))
+        let sign = where_(is_mixed, -1, 1) * parity(&lu[1], u.dtype());
+        Ok((smallvec![out], vec![Some(trace * (pivots.prod(-1) * sign))]))
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
