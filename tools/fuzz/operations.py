@@ -90,7 +90,7 @@ def orders_complex(operation, avals):
 def differs(operation, avals, results):
     """True if shardax differs on purpose: an error where there is nothing to take, sums in other dtypes."""
     halves = any(np.dtype(a.dtype).itemsize == 2 and not np.issubdtype(a.dtype, np.integer) for a in avals)
-    if operation.op == "reduce_window" and operation.params.get("kind") == "sum":
+    if operation.op == "reduce_window" and (operation.params or {}).get("kind") == "sum":
         return halves
     kinds = {(a.dtype.kind, a.dtype.itemsize) for a in avals if a.dtype.kind in "iu"}
     if not jax.config.jax_enable_x64 and ("u", 4) in kinds and any(kind == "i" for kind, _ in kinds):

@@ -6,6 +6,8 @@ mod assignment;
 mod attention;
 #[path = "modules/experts.rs"]
 mod experts;
+#[path = "modules/linen.rs"]
+mod linen;
 #[path = "modules/perturbations.rs"]
 mod perturbations;
 #[path = "modules/precision.rs"]

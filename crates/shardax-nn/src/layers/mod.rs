@@ -3,6 +3,7 @@
 mod attention;
 mod builder_hints;
 mod conv;
+mod conv_local;
 mod conv_transpose;
 mod dropout;
 mod einsum;
@@ -22,6 +23,7 @@ mod stack;
 
 pub use attention::{MultiHeadAttention, MultiHeadAttentionBuilder, QueryGrowth};
 pub use conv::{Conv, ConvBuilder};
+pub use conv_local::{ConvLocal, ConvLocalBuilder};
 pub use conv_transpose::{ConvTranspose, ConvTransposeBuilder};
 pub use dropout::Dropout;
 pub use einsum::{Einsum, EinsumBuilder};
@@ -36,7 +38,8 @@ pub use norm::{BatchNorm, GroupNorm, InstanceNorm, LayerNorm, NormBuilder, RmsNo
 pub use padding::ConvPadding;
 pub use quantized::QuantizedLinear;
 pub use recurrent::{
-    Bidirectional, BuiltCell, CellBuilder, GruCell, LstmCell, OptimizedLstmCell, Rnn, RnnCell, SimpleCell,
+    Bidirectional, BuiltCell, CellBuilder, ConvLstmCell, ConvLstmCellBuilder, GruCell, LstmCell, MguCell,
+    OptimizedLstmCell, Rnn, RnnCell, SimpleCell,
 };
 pub use sequential::{Apply, Layer, Sequential};
 pub use stack::Stack;

@@ -1,14 +1,18 @@
 //! Recurrent layers: cells for one step, and the layers that run them over sequences.
 
 mod bidirectional;
+mod conv_lstm;
 mod gru;
 mod lstm;
+mod mgu;
 mod rnn;
 mod simple;
 
 pub use bidirectional::Bidirectional;
+pub use conv_lstm::{ConvLstmCell, ConvLstmCellBuilder};
 pub use gru::GruCell;
 pub use lstm::{LstmCell, OptimizedLstmCell};
+pub use mgu::MguCell;
 pub use rnn::Rnn;
 pub use simple::SimpleCell;
 
@@ -28,6 +32,12 @@ use crate::{Module, Rngs};
 pub trait RnnCell: Module {
     /// The state from one step to the next.
     type Carry: Tree;
+
+    /// Returns the number of trailing dimensions of the input of a step that are not a batch: 1, the features, or more, if
+    /// a step's input is an image.
+    fn feature_dims(&self) -> usize {
+        1
+    }
 
     /// Returns the initial carry for inputs of this shape, `[..., features]`: zeros.
     fn initialize_carry(&self, input_shape: &[usize]) -> Self::Carry;

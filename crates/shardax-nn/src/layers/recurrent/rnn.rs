@@ -89,14 +89,16 @@ impl<C: RnnCell> Rnn<C> {
     ) -> Result<(C::Carry, Array)> {
         let x = x.into_array();
         x.check()?;
-        if x.ndim() < 2 {
-            return value_error(format!("Rnn: x must be [batch, steps, features], got {}", x.type_name()));
+        let feature_dims = self.cell.feature_dims();
+        if x.ndim() < feature_dims + 1 {
+            let shape = if feature_dims == 1 { "features" } else { "spatial dimensions, features" };
+            return value_error(format!("Rnn: x must be [batch, steps, {shape}], got {}", x.type_name()));
         }
-        let time = if self.time_major { 0 } else { x.ndim() as i32 - 2 };
+        let time = if self.time_major { 0 } else { (x.ndim() - 1 - feature_dims) as i32 };
         let x = x.moveaxis(time, 0);
         if let Some(lengths) = seq_lengths {
             integer("Rnn", "seq_lengths", lengths)?;
-            same_shape("Rnn", ("seq_lengths", lengths.shape()), ("the batch", &x.shape()[1..x.ndim() - 1]))?;
+            same_shape("Rnn", ("seq_lengths", lengths.shape()), ("the batch", &x.shape()[1..x.ndim() - feature_dims]))?;
         }
         let inputs = if self.reverse { flipped(&x, seq_lengths) } else { x.clone() };
         let carry = initial_carry.unwrap_or_else(|| self.cell.initialize_carry(&x.shape()[1..]));

@@ -358,7 +358,8 @@ impl Primitive for DotGeneral {
         match (&args[0], &args[1]) {
             (Operand::Linear(l), Operand::NonLinear(r)) => Ok(vec![Some(self.operand_ct(ct, r, l, true)), None]),
             (Operand::NonLinear(l), Operand::Linear(r)) => Ok(vec![None, Some(self.operand_ct(ct, l, r, false))]),
-            _ => Err(err!(NotImplemented, "transpose of a product of two linear values")),
+            _ => Err(err!(NotImplemented, "transpose of a product of two linear values")
+                .help("the function is not linear: use `vjp`, or capture one of the two factors")),
         }
     }
 
