@@ -94,8 +94,8 @@ mod spmd;
 mod transform;
 
 use base::{
-    client_options, compiler_options, default_dtype, defaults, dependence, fast_hash, forbidden_axes, local, precision,
-    prng, rank_promotion, scope, settings, source, stack, timeline, transfer_guard, tuples, warning,
+    client_options, compiler_options, default_dtype, defaults, dependence, fast_hash, flag, forbidden_axes, local,
+    precision, prng, rank_promotion, scope, settings, source, stack, timeline, transfer_guard, tuples, warning,
 };
 pub use base::{config, dtype, error, shape};
 pub use core::{function, prefix, program, tree};

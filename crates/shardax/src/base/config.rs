@@ -1,7 +1,7 @@
 //! Configuration of the process.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock};
 
 use crate::client_options;
@@ -10,6 +10,7 @@ use crate::compiler_options::{self, CompilerOption};
 pub use crate::compiler_options::{gpu_training, tpu_training, v5e_training};
 use crate::default_dtype;
 use crate::error::{AtCaller, Result, err};
+use crate::flag::{self, Flag};
 use crate::precision::{self, Precision};
 use crate::prng::PrngImpl;
 use crate::rank_promotion::RankPromotion;
@@ -29,12 +30,10 @@ static CONFIG: Mutex<Config> = Mutex::new(Config {
 // Settings that every call reads are atomics, because a lock would serialize threads.
 static MAX_PROGRAMS: AtomicUsize = AtomicUsize::new(4096);
 static MAX_BYTES: AtomicUsize = AtomicUsize::new(2 << 30);
-static EXPLAIN_MISSES: AtomicBool = AtomicBool::new(false);
-static LOG_COMPILES: AtomicBool = AtomicBool::new(false);
-static DEBUG_NANS: AtomicBool = AtomicBool::new(false);
-static DEBUG_INFS: AtomicBool = AtomicBool::new(false);
-/// `true` if either of the two is set.
-static DEBUG_VALUES: AtomicBool = AtomicBool::new(false);
+static EXPLAIN_MISSES: Flag = Flag::new(&settings::EXPLAIN_CACHE_MISSES);
+static LOG_COMPILES: Flag = Flag::new(&settings::LOG_COMPILES);
+static DEBUG_NANS: Flag = Flag::new(&settings::DEBUG_NANS);
+static DEBUG_INFS: Flag = Flag::new(&settings::DEBUG_INFS);
 
 /// The number of devices, once they are in use. From then on the options that determine it are fixed.
 static IN_USE: OnceLock<usize> = OnceLock::new();
@@ -251,13 +250,13 @@ pub fn set_max_compiled_bytes(bytes: usize) {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn set_explain_cache_misses(explain: bool) {
-    EXPLAIN_MISSES.store(explain, Relaxed);
+    EXPLAIN_MISSES.set(explain);
 }
 
 /// Logs each trace, lowering and compilation with its duration, like a warning (JAX's
 /// `jax_log_compiles`). [`count`](crate::count) counts them for tests.
 pub fn set_log_compiles(log: bool) {
-    LOG_COMPILES.store(log, Relaxed);
+    LOG_COMPILES.set(log);
 }
 
 /// Sets the default precision of matrix multiplications and convolutions (JAX's `jax_default_matmul_precision`); `None`
@@ -316,14 +315,12 @@ pub fn set_default_prng_impl(prng: PrngImpl) {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn set_debug_nans(debug: bool) {
-    DEBUG_NANS.store(debug, Relaxed);
-    DEBUG_VALUES.store(debug || DEBUG_INFS.load(Relaxed), Relaxed);
+    DEBUG_NANS.set(debug);
 }
 
 /// Makes an infinity in any result an error (JAX's `jax_debug_infs`); see [`set_debug_nans`].
 pub fn set_debug_infs(debug: bool) {
-    DEBUG_INFS.store(debug, Relaxed);
-    DEBUG_VALUES.store(debug || DEBUG_NANS.load(Relaxed), Relaxed);
+    DEBUG_INFS.set(debug);
 }
 
 /// Makes 64 bits the default of floating point numbers (JAX's `jax_enable_x64`), for a program that computes in double
@@ -419,11 +416,11 @@ pub fn update(name: &str, value: impl std::fmt::Display) -> Result<()> {
             Ok(())
         }
         "explain_cache_misses" => {
-            set_explain_cache_misses(flag(name, value).at_caller()?);
+            set_explain_cache_misses(on_or_off(name, value).at_caller()?);
             Ok(())
         }
         "log_compiles" => {
-            set_log_compiles(flag(name, value).at_caller()?);
+            set_log_compiles(on_or_off(name, value).at_caller()?);
             Ok(())
         }
         "default_matmul_precision" => {
@@ -431,11 +428,11 @@ pub fn update(name: &str, value: impl std::fmt::Display) -> Result<()> {
             Ok(())
         }
         "debug_nans" => {
-            set_debug_nans(flag(name, value).at_caller()?);
+            set_debug_nans(on_or_off(name, value).at_caller()?);
             Ok(())
         }
         "debug_infs" => {
-            set_debug_infs(flag(name, value).at_caller()?);
+            set_debug_infs(on_or_off(name, value).at_caller()?);
             Ok(())
         }
         "transfer_guard"
@@ -448,7 +445,7 @@ pub fn update(name: &str, value: impl std::fmt::Display) -> Result<()> {
         }
         // These options have only one value here, because Threefry's bits do not depend on the split, and Shardy
         // partitions.
-        "threefry_partitionable" | "use_shardy_partitioner" if flag(name, value).is_ok_and(|on| on) => Ok(()),
+        "threefry_partitionable" | "use_shardy_partitioner" if on_or_off(name, value).is_ok_and(|on| on) => Ok(()),
         "numpy_rank_promotion" => {
             set_numpy_rank_promotion(RankPromotion::from_name(value).at_caller()?);
             Ok(())
@@ -468,7 +465,7 @@ pub fn update(name: &str, value: impl std::fmt::Display) -> Result<()> {
             Ok(())
         }
         "enable_x64" => {
-            enable_x64(flag(name, value).at_caller()?);
+            enable_x64(on_or_off(name, value).at_caller()?);
             Ok(())
         }
         xla if xla.starts_with("xla_") => {
@@ -486,12 +483,9 @@ fn number(name: &str, value: &str) -> Result<usize> {
     number.map_err(|e| e.help("write a whole number of at least 1"))
 }
 
-fn flag(name: &str, value: &str) -> Result<bool> {
-    match value.to_lowercase().as_str() {
-        "1" | "true" => Ok(true),
-        "0" | "false" => Ok(false),
-        _ => Err(err!(Value, "{name} is either true or false, got {value:?}").help("write `true` or `false`")),
-    }
+fn on_or_off(name: &str, value: &str) -> Result<bool> {
+    flag::parse(value)
+        .ok_or_else(|| err!(Value, "{name} is either true or false, got {value:?}").help("write `true` or `false`"))
 }
 
 /// The limits of the program cache: number and bytes.
@@ -500,16 +494,17 @@ pub(crate) fn compiled_bounds() -> (usize, usize) {
 }
 
 pub(crate) fn explains_cache_misses() -> bool {
-    EXPLAIN_MISSES.load(Relaxed)
+    EXPLAIN_MISSES.get()
 }
 
-/// The flags for NaN and infinity checks. `None` if both are off, which costs one load.
+/// The flags for NaN and infinity checks. `None` if both are off.
 pub(crate) fn debugs_values() -> Option<(bool, bool)> {
-    DEBUG_VALUES.load(Relaxed).then(|| (DEBUG_NANS.load(Relaxed), DEBUG_INFS.load(Relaxed)))
+    let (nans, infs) = (DEBUG_NANS.get(), DEBUG_INFS.get());
+    (nans || infs).then_some((nans, infs))
 }
 
 pub(crate) fn logs_compiles() -> bool {
-    LOG_COMPILES.load(Relaxed)
+    LOG_COMPILES.get()
 }
 
 fn user_cache_dir() -> Option<PathBuf> {

@@ -4,20 +4,20 @@
 //! change them. `clippy.toml` lists the functions that use the default, and Clippy rejects them in the sources of the
 //! library.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
 use crate::dtype::DType;
+use crate::flag::Flag;
+use crate::settings;
 
-static X64: AtomicBool = AtomicBool::new(false);
+static X64: Flag = Flag::new(&settings::ENABLE_X64);
 
 /// Sets whether the default has 64 bits.
 pub(crate) fn set_x64(on: bool) {
-    X64.store(on, Relaxed);
+    X64.set(on);
 }
 
 /// Returns `true` if the default has 64 bits.
 pub(crate) fn is_x64() -> bool {
-    X64.load(Relaxed)
+    X64.get()
 }
 
 /// The dtype of a function that a program calls without one.

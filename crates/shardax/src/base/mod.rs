@@ -11,6 +11,7 @@ pub(crate) mod dependence;
 pub mod dtype;
 pub mod error;
 pub(crate) mod fast_hash;
+pub(crate) mod flag;
 pub(crate) mod forbidden_axes;
 pub(crate) mod local;
 pub(crate) mod precision;

@@ -9,13 +9,13 @@ use shardax_exchange::SumOrder;
 use shardax_pjrt::{PluginSpec, Setting, check_settings};
 
 use crate::error::{Result, err};
-use crate::warning;
+use crate::{flag, warning};
 
 /// The prefix of all names of settings.
 const PREFIX: &str = "SHARDAX_";
 
 /// The settings, as on the page `docs/settings.md`, without their [`PREFIX`].
-const NAMES: [&str; 21] = [
+const NAMES: [&str; 26] = [
     "ATTENTION_KERNELS",
     "COLLECTIVE_PATIENCE",
     "COLLECTIVE_TIMEOUT",
@@ -26,8 +26,13 @@ const NAMES: [&str; 21] = [
     "CPU_KERNELS",
     "CPU_PLUGIN",
     "CUDA_PLUGIN",
+    "DEBUG_INFS",
+    "DEBUG_NANS",
+    "ENABLE_X64",
     "EXIT_SECONDS",
+    "EXPLAIN_CACHE_MISSES",
     "INSTALL_SECONDS",
+    "LOG_COMPILES",
     "MPI_LIBRARY",
     "NUM_CPU_DEVICES",
     "NUM_PROCESSES",
@@ -92,6 +97,16 @@ pub(crate) const QUIRKS: Setting<Vec<String>> = Setting::new(
         text.split(',').map(|name| name.trim().strip_prefix('-').map(str::to_owned)).collect()
     },
 );
+/// Makes a NaN in a result an error.
+pub(crate) static DEBUG_NANS: Setting<bool> = on_or_off("SHARDAX_DEBUG_NANS");
+/// Makes an infinity in a result an error.
+pub(crate) static DEBUG_INFS: Setting<bool> = on_or_off("SHARDAX_DEBUG_INFS");
+/// Makes 64 bits the default of floating point numbers.
+pub(crate) static ENABLE_X64: Setting<bool> = on_or_off("SHARDAX_ENABLE_X64");
+/// Logs why functions are traced again.
+pub(crate) static EXPLAIN_CACHE_MISSES: Setting<bool> = on_or_off("SHARDAX_EXPLAIN_CACHE_MISSES");
+/// Logs traces, lowerings and compilations.
+pub(crate) static LOG_COMPILES: Setting<bool> = on_or_off("SHARDAX_LOG_COMPILES");
 /// The operations that run on the CPU kernels instead of XLA.
 pub(crate) const CPU_KERNELS: Setting<CpuKernels> =
     Setting::new("SHARDAX_CPU_KERNELS", "`auto`, `xla` or, with the feature `cpu-kernels`, `all`", |text| match text {
@@ -130,7 +145,12 @@ pub(crate) fn check() -> Result<()> {
     valid(&SUM_ORDER)?;
     valid(&CACHE_MAX_SIZE)?;
     valid(&QUIRKS)?;
-    valid(&CPU_KERNELS)
+    valid(&CPU_KERNELS)?;
+    [&DEBUG_NANS, &DEBUG_INFS, &ENABLE_X64, &EXPLAIN_CACHE_MISSES, &LOG_COMPILES].into_iter().try_for_each(valid)
+}
+
+const fn on_or_off(name: &'static str) -> Setting<bool> {
+    Setting::new(name, "`true` or `false`", flag::parse)
 }
 
 /// Warns about variables that are named like settings but are none.

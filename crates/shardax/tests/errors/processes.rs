@@ -190,6 +190,7 @@ fn a_process_without_a_plugin_reports_it() {
         setting("SHARDAX_COMPILATION_CACHE_MAX_SIZE", "1GB", "a whole number of bytes"),
         setting("SHARDAX_SUM_ORDER", "quick", "`exact` or `fast`"),
         setting("SHARDAX_CPU_KERNELS", "mkl", "`auto`, `xla` or, with the feature `cpu-kernels`, `all`"),
+        setting("SHARDAX_DEBUG_NANS", "maybe", "`true` or `false`"),
         Case {
             name: "plugin: a file of the system",
             variables: plugin_variable(Path::new("/etc/passwd")),
@@ -201,6 +202,29 @@ fn a_process_without_a_plugin_reports_it() {
         cases.iter().filter_map(|case| run(case, &home).err().map(|why| format!("{}: {why}", case.name))).collect();
     let _ = std::fs::remove_dir_all(&home);
     assert!(failures.is_empty(), "{} of {} fail\n\n{}", failures.len(), cases.len(), failures.join("\n\n"));
+}
+
+/// The program of a child that has settings only in its environment.
+#[test]
+fn flags_child() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let error = jit(|x: Array| x.log() * 2).call(-1.0f32).expect_err("a NaN");
+    println!("error: {}\ndtype: {:?}", error.message(), zeros(2).dtype());
+}
+
+#[test]
+fn flags_are_read_from_the_environment() -> Result<(), String> {
+    let mut command = Command::new(std::env::current_exe().map_err(|e| e.to_string())?);
+    command.args(["processes::flags_child", "--exact", "--nocapture"]).env(CHILD, "1");
+    command.env("SHARDAX_DEBUG_NANS", "true").env("SHARDAX_ENABLE_X64", "1").env("SHARDAX_LOG_COMPILES", "true");
+    let output = command.output().map_err(|e| e.to_string())?;
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    for phrase in ["error: invalid value (nan) encountered in log", "dtype: F64", "Finished XLA compilation of"] {
+        assert!(text.contains(phrase), "no {phrase:?} in:\n{text}");
+    }
+    Ok(())
 }
 
 #[test]
