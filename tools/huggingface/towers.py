@@ -375,6 +375,23 @@ def trocr(name, kind="ViT", **decoder):
     written(name, model, {"pixel_values": images, "decoder_input_ids": targets, "logits": logits, "generated": tokens})
 
 
+BLIP = {"text_config": {"vocab_size": VOCABULARY, "max_position_embeddings": 16, "bos_token_id": 3, "sep_token_id": 1, "pad_token_id": 0, **SIZES},
+        "vision_config": {"image_size": 8, "patch_size": 4, **SIZES, "hidden_size": 24}}
+
+
+def blip(name):
+    """The class that writes captions."""
+    model = transformers.BlipForConditionalGeneration(transformers.BlipConfig(**BLIP))
+    randomize(model)
+    images, targets = torch.randn(2, 3, 8, 8), torch.randint(4, VOCABULARY, (2, 7))
+    with torch.no_grad():
+        logits = model(images, input_ids=targets).logits
+        tokens = torch.full((2, 1), 3)
+        for _ in range(6):
+            tokens = torch.cat([tokens, model(images, input_ids=tokens).logits[:, -1:].argmax(-1)], 1)
+    written(name, model, {"pixel_values": images, "decoder_input_ids": targets, "logits": logits, "generated": tokens[:, 1:]})
+
+
 DONUT = {"image_size": [32, 24], "patch_size": 2, "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 4], "window_size": 3}
 
 
@@ -634,6 +651,7 @@ CASES = {
     "detr": lambda: detr("detr", "Detr"),
     "table_transformer": lambda: detr("table_transformer", "TableTransformer", activation_function="gelu"),
     "sam": sam,
+    "blip": lambda: blip("blip"),
     "vitpose": lambda: vitpose("vitpose"),
     "owlvit": lambda: owl("owlvit", "OwlViT"),
     "owlv2": lambda: owl("owlv2", "Owlv2"),

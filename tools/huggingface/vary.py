@@ -20,7 +20,7 @@ from transformers import (AutoConfig, AutoModel, AutoModelForAudioClassification
                           AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoModelForZeroShotImageClassification)
 
 from defaults import defaults
-from towers import AST, CHINESE, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DONUT, DPT, DPT_ENCODER, LED, OWL, SAM, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS, random_tables
+from towers import AST, BLIP, CHINESE, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DONUT, DPT, DPT_ENCODER, LED, OWL, SAM, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS, random_tables
 from generate import DISTANCES, DISTILLED, FAMILIES, DECODER, GPT, KV, MODERN, SIZES, TEXTS as PUBLISHED, VOCABULARY, class_of_texts, randomize, sizes_of
 
 transformers.logging.set_verbosity_error()
@@ -130,12 +130,14 @@ TOWERS["donut"] = {"encoder": {"model_type": "donut-swin", **DONUT},
 TOWERS["vision-encoder-decoder"] = {"encoder": {"model_type": "vit", "image_size": 8, "patch_size": 4, **SIZES},
                                     "decoder": {"model_type": "trocr", **TROCR, "is_decoder": True, "add_cross_attention": True}}
 TOWERS["sam"] = SAM
+TOWERS["blip"] = BLIP
 TOWERS["owlvit"] = TOWERS["owlv2"] = {"text_config": {**OWL["text_config"], "eos_token_id": 31}, "vision_config": OWL["vision_config"], "projection_dim": 16}
 TOWERS["chinese_clip"] = {key: value for key, value in CHINESE.items() if isinstance(value, dict)}
 # The types of parts whose names differ from the names of their fields.
 PART_TYPES = {"prompt_encoder_config": "sam_prompt_encoder", "mask_decoder_config": "sam_mask_decoder"}
 CLASSES = {kind: name for name, kinds in OTHERS.items() for kind in kinds} | {kind: AutoModelForZeroShotImageClassification for kind in TOWERS}
 CLASSES["sam"] = transformers.SamModel
+CLASSES["blip"] = transformers.BlipForConditionalGeneration
 CLASSES["owlvit"] = CLASSES["owlv2"] = transformers.AutoModelForZeroShotObjectDetection
 CLASSES["donut"] = CLASSES["vision-encoder-decoder"] = transformers.VisionEncoderDecoderModel
 
@@ -343,6 +345,11 @@ def inputs_of(kind, config):
     if CLASSES.get(kind) is transformers.VisionEncoderDecoderModel:
         images, targets = torch.randn(2, 3, *((8, 8) if kind != "donut" else (32, 24))), torch.randint(4, VOCABULARY, (2, 6))
         return ({"pixel_values": images, "decoder_input_ids": targets},
+                {"pixel_values": images.permute(0, 2, 3, 1).contiguous(), "decoder_input_ids": targets})
+    if kind == "blip":
+        size = config.vision_config.image_size
+        images, targets = torch.randn(2, 3, size, size), torch.randint(4, VOCABULARY, (2, 6))
+        return ({"pixel_values": images, "input_ids": targets},
                 {"pixel_values": images.permute(0, 2, 3, 1).contiguous(), "decoder_input_ids": targets})
     if kind == "layoutlm":
         return {**texts, "bbox": torch.zeros(2, 9, 4, dtype=torch.int64)}, texts

@@ -56,6 +56,8 @@ pub struct EncoderDecoderConfig {
     pub final_norm: bool,
     /// The factor of attention scores. Default `1 / sqrt(head_dim)`.
     pub attention_scale: Option<f64>,
+    /// True if a layer with an activation and a norm come before the last layer, as in BERT.
+    pub output_transform: bool,
     /// True if the token embedding is also the last layer.
     pub tie_embeddings: bool,
     /// The factor of the input of the last layer.

@@ -1,5 +1,6 @@
 //! Models with an encoder of the input and a decoder of the output, such as T5, BART and Whisper.
 
+mod blip;
 mod config;
 mod generate;
 mod positions;
@@ -19,7 +20,7 @@ use crate::error::value_error;
 use crate::huggingface::{BertOptions, GlobalAttention, Pretrained, Scope, Swin, Vit, attention};
 use crate::ranks::allow_any_ranks;
 use crate::shardings::{gather_mask, gather_positions, rows_at};
-use crate::{Mlp, Norm};
+use crate::{Activation, Mlp, Norm};
 
 /// An encoder-decoder model. The encoder reads the entire input, and the decoder generates a text that attends to it.
 ///
@@ -58,6 +59,8 @@ pub struct EncoderDecoder {
     /// The encoder, if it reads texts or sound.
     encoder: Option<Stage>,
     decoder: Stage,
+    /// The layers before the last one, if there are any.
+    transform: Option<OutputTransform>,
     /// The layer that computes the logits, or `None` if the token embedding computes them.
     pub head: Option<Linear>,
     /// The bias of the logits, `[vocabulary]`.
@@ -66,6 +69,15 @@ pub struct EncoderDecoder {
     logits_scale: Option<f64>,
     attention_scale: Option<f64>,
     max_distance: usize,
+}
+
+/// A layer with an activation and a norm before the last layer.
+#[derive(Module, Clone, Debug)]
+struct OutputTransform {
+    layer: Linear,
+    norm: Norm,
+    #[tree(static)]
+    activation: Activation,
 }
 
 /// The encoder or the decoder.
@@ -156,6 +168,11 @@ impl EncoderDecoder {
                 .map(|images| Linear::new(images.encoder.features(), features, rngs)),
             encoder: config.images.is_none().then(|| Stage::new(config, &config.encoder, false, rngs)),
             decoder: Stage::new(config, &config.decoder, true, rngs),
+            transform: config.output_transform.then(|| OutputTransform {
+                layer: Linear::new(features, features, rngs),
+                norm: Norm::new(config.norm, features, config.epsilon, rngs),
+                activation: config.activation,
+            }),
             head,
             logits_bias: config.logits_bias.then(|| zeros_dtype([config.vocab_size], rngs.policy().param_dtype)),
             embedding_scale: config.embedding_scale,
@@ -375,6 +392,10 @@ impl EncoderDecoder {
     #[track_caller]
     fn logits(&self, x: Array) -> Array {
         let x = self.decoder.norm.forward(x);
+        let x = match &self.transform {
+            Some(OutputTransform { layer, norm, activation }) => norm.forward(activation.apply(layer.forward(x))),
+            None => x,
+        };
         let x = match self.logits_scale {
             Some(scale) => x * scale,
             None => x,

@@ -2,7 +2,9 @@
 
 use shardax_nn::prelude::*;
 
-use super::{EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, ImageTower, Side};
+use super::{
+    EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, ImageTower, Side, blip,
+};
 use crate::huggingface::{
     Config, DONUT, Fields, KeyMap, Layout, Pretrained, checked, known_type, swin_fields, unknown_type, vit_fields,
     windows,
@@ -26,6 +28,7 @@ impl Pretrained for EncoderDecoder {
             kind @ ("bart" | "mbart" | "marian" | "pegasus" | "m2m_100" | "blenderbot" | "blenderbot-small"
             | "plbart" | "mvp" | "led") => bart(&fields, kind)?,
             "whisper" => whisper(&fields)?,
+            "blip" => blip::read(&fields)?,
             IMAGES => images(&fields)?,
             other => return Err(unknown_type(&fields, other, &KNOWN)),
         };
@@ -48,7 +51,7 @@ impl Pretrained for EncoderDecoder {
 }
 
 /// The supported model types.
-pub(crate) const KNOWN: [&str; 15] = [
+pub(crate) const KNOWN: [&str; 16] = [
     "t5",
     "mt5",
     "umt5",
@@ -63,6 +66,7 @@ pub(crate) const KNOWN: [&str; 15] = [
     "mvp",
     "led",
     "whisper",
+    "blip",
     "vision-encoder-decoder",
 ];
 
@@ -121,6 +125,7 @@ fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
         sum_norms: false,
         final_norm: true,
         attention_scale: Some(1.0),
+        output_transform: false,
         tie_embeddings: is_tied,
         logits_scale: is_scaled.then(|| (features as f64).sqrt().recip()),
     };
@@ -226,6 +231,7 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
         sum_norms,
         final_norm: !sum_norms,
         attention_scale: None,
+        output_transform: false,
         tie_embeddings: is_tied,
         logits_scale: None,
     };
@@ -343,6 +349,7 @@ fn whisper(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
         sum_norms: false,
         final_norm: true,
         attention_scale: None,
+        output_transform: false,
         tie_embeddings: fields.flag("tie_word_embeddings")?,
         logits_scale: None,
     };
@@ -418,6 +425,7 @@ fn images(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
         sum_norms: is_trocr,
         final_norm: !is_trocr,
         attention_scale: None,
+        output_transform: false,
         tie_embeddings: is_tied,
         logits_scale: None,
     };

@@ -7,6 +7,7 @@ use shardax_models::{Bert, Config, Decoder, Pretrained};
 use shardax_nn::prelude::*;
 
 use super::common::fails;
+use super::setup;
 
 const DEFAULTS: &str = include_str!("../../src/huggingface/defaults.json");
 /// Fields of published models that change sizes, positions and blocks, and the message if the model is rejected.
@@ -14,7 +15,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 102] = [
+const OTHERS: [&str; 105] = [
     "albert",
     "audio-spectrogram-transformer",
     "bart",
@@ -23,6 +24,9 @@ const OTHERS: [&str; 102] = [
     "big_bird",
     "blenderbot",
     "blenderbot-small",
+    "blip",
+    "blip_text_model",
+    "blip_vision_model",
     "camembert",
     "chinese_clip",
     "chinese_clip_text_model",
@@ -300,6 +304,7 @@ fn other(value: &Value) -> Option<Value> {
 /// according to its name.
 #[test]
 fn every_field_of_the_classes_is_read_or_refused() {
+    setup();
     let mut faults = Vec::new();
     for (kind, defaults, fields) in classes() {
         let absent = read(&fields).unwrap_or_else(|error| panic!("{kind}: {error}"));
@@ -337,6 +342,7 @@ fn every_field_of_the_classes_is_read_or_refused() {
 
 #[test]
 fn published_configurations_load_or_say_why() -> Result<()> {
+    setup();
     let published: BTreeMap<String, Map<String, Value>> = serde_json::from_str(PUBLISHED).expect("JSON");
     let (mut rows, mut faults) = (Vec::new(), Vec::new());
     for (name, entry) in &published {
@@ -372,6 +378,7 @@ fn shared(text: &str) -> Result<Vec<bool>> {
 /// The layers of GLM-5 that share the choice of positions are a list, a pattern of letters, or follow from a distance.
 #[test]
 fn layers_that_share_positions_have_three_forms() -> Result<()> {
+    setup();
     let expected = [false, false, true, true, false];
     assert_eq!(shared(r#""indexer_types": ["full", "full", "shared", "shared", "full"]"#)?, expected);
     assert_eq!(shared(r#""index_topk_pattern": "FFSSF""#)?, expected);
@@ -385,6 +392,7 @@ fn layers_that_share_positions_have_three_forms() -> Result<()> {
 /// Configurations of encoders that have the fields of early versions.
 #[test]
 fn configurations_of_encoders_load_or_say_why() -> Result<()> {
+    setup();
     let read = |text: &str| Bert::read(&Config::from_json(text)?).map(|(config, _)| config);
     let albert = read(
         r#"{"model_type": "albert", "architectures": ["AlbertForMaskedLM"], "attention_probs_dropout_prob": 0,
@@ -412,6 +420,7 @@ fn configurations_of_encoders_load_or_say_why() -> Result<()> {
 /// Fields of single layers must agree with the fields of all layers.
 #[test]
 fn windows_of_encoders_are_read_or_refused() -> Result<()> {
+    setup();
     let read = |window: &str| {
         let text = format!(
             r#"{{"model_type": "longformer", "attention_mode": "longformer", "attention_window": {window}, "num_hidden_layers": 2,
@@ -429,6 +438,7 @@ fn windows_of_encoders_are_read_or_refused() -> Result<()> {
 
 #[test]
 fn fields_of_single_layers_are_checked() -> Result<()> {
+    setup();
     fn read(text: &str) -> Result<shardax_models::DecoderConfig> {
         let config = format!(
             r#"{{"model_type": "step3p5", "num_hidden_layers": 2, "sliding_window": 4, "num_sliding_attention_heads": 96,
@@ -453,6 +463,7 @@ fn fields_of_single_layers_are_checked() -> Result<()> {
 /// A field of an object is removed by its name with the names of the objects that contain it.
 #[test]
 fn fields_of_objects_can_be_ignored() -> Result<()> {
+    setup();
     let config = Config::from_json(
         r#"{"model_type": "mistral3", "text_config": {"model_type": "llama",
         "rope_parameters": {"rope_type": "default", "beta": 1}}}"#,
@@ -464,6 +475,7 @@ fn fields_of_objects_can_be_ignored() -> Result<()> {
 
 #[test]
 fn absent_fields_are_the_defaults_of_transformers() -> Result<()> {
+    setup();
     let read = |text: &str| Ok::<_, Error>(Decoder::read(&Config::from_json(text)?)?.0);
     let mistral = read(r#"{"model_type": "mistral"}"#)?;
     assert_eq!((mistral.windows[0], mistral.kv_heads), (Some(4096), 8));
@@ -480,6 +492,7 @@ fn absent_fields_are_the_defaults_of_transformers() -> Result<()> {
 /// Published files have the base in the object for attention. A base next to the object takes precedence.
 #[test]
 fn bases_of_dbrx_are_read_from_both_places() -> Result<()> {
+    setup();
     let read = |fields: &str| {
         let text = format!(
             r#"{{"model_type": "dbrx", "d_model": 16, "n_heads": 4, "n_layers": 1, "vocab_size": 33, "attn_config": {fields}}}"#
@@ -497,6 +510,7 @@ fn bases_of_dbrx_are_read_from_both_places() -> Result<()> {
 /// A text whose absent fields depend on the entire model must have them, and the base of its rotary positions.
 #[test]
 fn texts_with_other_defaults_need_all_fields() {
+    setup();
     let read = |kind: &str, more: &str| {
         let text = format!(
             r#"{{"model_type": "{kind}", "text_config": {{"model_type": "llama", "vocab_size": 32, "hidden_size": 16, "intermediate_size": 24,

@@ -39,8 +39,15 @@ const TEXTS: [(&str, i32); 13] = [
 ];
 
 /// Models that read sound or images, and the token that starts a text.
-const OTHERS: [(&str, i32); 6] =
-    [("whisper", 3), ("trocr", 3), ("trocr_sines", 3), ("trocr_small", 3), ("donut", 3), ("donut_small", 3)];
+const OTHERS: [(&str, i32); 7] = [
+    ("blip", 3),
+    ("whisper", 3),
+    ("trocr", 3),
+    ("trocr_sines", 3),
+    ("trocr_small", 3),
+    ("donut", 3),
+    ("donut_small", 3),
+];
 
 fn forward(model: EncoderDecoder, inputs: Array, mask: Option<Array>, targets: Array) -> Array {
     let options = mask.into_iter().fold(BertOptions::new(), BertOptions::attention_mask);
@@ -122,7 +129,7 @@ fn encoder_decoders_write_the_tokens_of_transformers() -> Result<()> {
 fn saved_encoder_decoders_are_the_files_of_transformers() -> Result<()> {
     setup();
     let temp = Folder::new();
-    let names = ["t5", "t5_gated", "umt5", "bart", "m2m_100", "whisper", "trocr", "trocr_small", "donut"];
+    let names = ["blip", "t5", "t5_gated", "umt5", "bart", "m2m_100", "whisper", "trocr", "trocr_small", "donut"];
     for name in names.into_iter().step_by(quick::one_of(3)) {
         save_again::<EncoderDecoder>(name, &temp.join(name))?;
     }
@@ -189,6 +196,7 @@ fn sound_features_equal_transformers() -> Result<()> {
 /// Reads the fields of published configurations, and fields that no model supports.
 #[test]
 fn configurations_of_encoder_decoders_load_or_say_why() -> Result<()> {
+    setup();
     let read = |text: &str| EncoderDecoder::read(&Config::from_json(text)?).map(|(config, _)| config);
     let small = read(
         r#"{"architectures": ["T5WithLMHeadModel"], "d_ff": 2048, "d_kv": 64, "d_model": 512, "decoder_start_token_id": 0,
@@ -254,6 +262,19 @@ fn configurations_of_encoder_decoders_load_or_say_why() -> Result<()> {
         &["\"T5EncoderModel\"", "does not generate text"],
     );
     fails(read(r#"{"model_type": "t5", "num_heads": 0}"#), &["`num_heads` must be a positive integer"]);
+    // Published files of BLIP have the fields of the base class in both objects.
+    let base = r#""num_channels": 3, "remove_invalid_values": false, "typical_p": 1.0, "torchscript": false, "bad_words_ids": null"#;
+    let blip = |class: &str, channels: &str| {
+        let vision = base.replace("\"num_channels\": 3", channels);
+        read(&format!(
+            r#"{{"model_type": "blip", "architectures": ["{class}"], "image_text_hidden_size": 256,
+            "text_config": {{"add_cross_attention": false, "num_attention_heads": 12, "is_encoder_decoder": false}},
+            "vision_config": {{{vision}}}}}"#
+        ))
+    };
+    blip("BlipForConditionalGeneration", r#""num_channels": 3"#)?;
+    fails(blip("BlipForConditionalGeneration", r#""num_channels": 1"#), &["field `num_channels` must be 3, got 1"]);
+    fails(blip("BlipForQuestionAnswering", r#""num_channels": 3"#), &["\"BlipForQuestionAnswering\"", "generate"]);
     fails(read(r#"{"model_type": "longt5"}"#), &["\"longt5\" is not one of t5, mt5"]);
     fails(read(r#"{"model_type": "marian", "decoder_vocab_size": 7}"#), &["separate token embeddings"]);
     let bart = read(

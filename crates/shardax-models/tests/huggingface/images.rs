@@ -309,6 +309,7 @@ fn models_of_images_are_split_as_they_are_read() -> Result<()> {
 /// The configurations of published models load, or are rejected with this message.
 #[test]
 fn configurations_of_images_load_or_say_why() -> Result<()> {
+    setup();
     let clip = |text: &str| Clip::read(&Config::from_json(text)?).map(|(clip, _)| clip);
     let base = clip(
         r#"{"architectures": ["CLIPModel"], "initializer_factor": 1.0, "logit_scale_init_value": 2.6592, "model_type": "clip",

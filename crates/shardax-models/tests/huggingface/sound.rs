@@ -134,6 +134,7 @@ fn encoders_of_sound_are_split_as_they_are_read() -> Result<()> {
 /// The configurations of published models load, or are rejected with this message.
 #[test]
 fn configurations_of_sound_load_or_say_why() -> Result<()> {
+    setup();
     let read = |text: &str| SoundEncoder::read(&Config::from_json(text)?).map(|(read, _)| read);
     let base = read(
         r#"{"activation_dropout": 0.1, "apply_spec_augment": true, "architectures": ["Wav2Vec2ForCTC"], "attention_dropout": 0.1,

@@ -68,7 +68,7 @@ fn difference(folder: &Path) -> Result<f32> {
             jit(|model: SoundEncoder, sound: Array| model.forward(sound, &BertOptions::new()))
                 .call((&model, case.get("input_values")?))?
         }
-        "vision-encoder-decoder" => {
+        "vision-encoder-decoder" | "blip" => {
             let (model, images) = (EncoderDecoder::from_pretrained(folder)?, case.get("pixel_values")?);
             jit(forward).call((&model, images, case.get("decoder_input_ids")?))?
         }
