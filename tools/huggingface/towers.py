@@ -444,6 +444,22 @@ def siglip2():
     written("siglip2", model, arrays)
 
 
+def longt5(name, attention, **options):
+    """With texts of more blocks than the padded one has."""
+    t = transformers
+    sizes = {"d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4, "local_radius": 3, "global_block_size": 4}
+    buckets = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 10}
+    config = t.LongT5Config(vocab_size=VOCABULARY, decoder_start_token_id=0, encoder_attention_type=attention, **sizes, **buckets, **options)
+    model = t.LongT5ForConditionalGeneration(config)
+    randomize(model)
+    mask = torch.tensor([[1] * 14, [1] * 6 + [0] * 8])
+    inputs = {"input_ids": torch.randint(3, VOCABULARY, (2, 14)), "attention_mask": mask}
+    targets = torch.randint(3, VOCABULARY, (2, 12))
+    with torch.no_grad():
+        logits = model(**inputs, decoder_input_ids=targets).logits
+    written(name, model, {**inputs, "decoder_input_ids": targets, "logits": logits, "generated": greedy(model, inputs, 0, 6)})
+
+
 def t5(name="t5", tied=True, kind="T5", **options):
     t = transformers
     sizes = {"d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4}
@@ -651,6 +667,8 @@ CASES = {
     "detr": lambda: detr("detr", "Detr"),
     "table_transformer": lambda: detr("table_transformer", "TableTransformer", activation_function="gelu"),
     "sam": sam,
+    "longt5": lambda: longt5("longt5", "transient-global", feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+    "longt5_local": lambda: longt5("longt5_local", "local"),
     "blip": lambda: blip("blip"),
     "vitpose": lambda: vitpose("vitpose"),
     "owlvit": lambda: owl("owlvit", "OwlViT"),

@@ -74,6 +74,7 @@ OTHERS = {
     },
     AutoModelForSeq2SeqLM: {
         **{kind: T5 for kind in ["t5", "mt5", "umt5"]},
+        "longt5": {**T5, "local_radius": 2, "global_block_size": 2, "encoder_attention_type": "transient-global"},
         **{kind: PAIR for kind in ["bart", "mbart", "marian", "pegasus", "m2m_100", "blenderbot", "blenderbot-small", "plbart", "mvp"]},
     },
     transformers.LEDForConditionalGeneration: {"led": LED},

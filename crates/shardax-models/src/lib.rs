@@ -52,8 +52,8 @@ pub use decoder::{
     StreamsConfig, Xielu,
 };
 pub use encoder_decoder::{
-    EncodedInput, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, ImageTower, Side,
-    log_mel,
+    EncodedInput, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, ImageTower,
+    LocalEncoderConfig, Side, log_mel,
 };
 pub use generate::{GenerateOptions, Generation, TextModel};
 pub use huggingface::{

@@ -24,6 +24,7 @@ pub(super) fn read(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
         decoder: side,
         mel_bins: None,
         images: Some(ImageEncoderConfig { encoder: ImageTower::Vit(images), is_projected: false }),
+        local: None,
         windows: Vec::new(),
         positions: EncoderDecoderPositions::Learned { encoder: length, decoder: length },
         norm: NormKind::Layer,

@@ -2,6 +2,7 @@
 
 use shardax_nn::prelude::*;
 
+use super::LocalEncoderConfig;
 use crate::error::value_error;
 use crate::huggingface::{Pretrained, Swin, SwinConfig, Vit, VitConfig};
 use crate::{Activation, NormKind};
@@ -23,6 +24,8 @@ pub struct EncoderDecoderConfig {
     pub mel_bins: Option<usize>,
     /// The encoder, if it reads images. The field `encoder` has no effect then.
     pub images: Option<ImageEncoderConfig>,
+    /// The attention of the encoder to near tokens, as in LongT5. If it is `None`, each token sees all tokens, unless `windows` is set.
+    pub local: Option<LocalEncoderConfig>,
     /// The number of tokens before and after a token that it sees in each layer of the encoder, as in LED. If the list is empty, each token
     /// sees all tokens.
     pub windows: Vec<usize>,
@@ -174,6 +177,9 @@ impl EncoderDecoderConfig {
         ];
         if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             return Err(value_error(format!("a model's {name} must be positive, got 0"), "set it to a positive size"));
+        }
+        if self.local.is_some_and(|local| local.block == Some(0)) {
+            return Err(value_error("a block of local attention has 0 tokens", "set local.block to a positive size"));
         }
         if !self.windows.is_empty() && self.windows.len() != encoder.layers {
             let message = format!("windows has {} entries for {} layers", self.windows.len(), encoder.layers);

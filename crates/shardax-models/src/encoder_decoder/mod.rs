@@ -3,6 +3,7 @@
 mod blip;
 mod config;
 mod generate;
+mod local;
 mod positions;
 mod read;
 mod sound;
@@ -11,6 +12,8 @@ pub(crate) use positions::bias as distance_bias;
 pub(crate) use read::KNOWN;
 
 pub use config::{EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, ImageTower, Side};
+pub use local::LocalEncoderConfig;
+use local::LocalScope;
 pub use sound::log_mel;
 
 use shardax_nn::prelude::*;
@@ -69,6 +72,8 @@ pub struct EncoderDecoder {
     logits_scale: Option<f64>,
     attention_scale: Option<f64>,
     max_distance: usize,
+    #[tree(static)]
+    local: Option<LocalEncoderConfig>,
 }
 
 /// A layer with an activation and a norm before the last layer.
@@ -95,6 +100,8 @@ struct Stage {
     norm_before_positions: bool,
     /// The bias of each head for distances, `[buckets, heads]`.
     distances: Option<Embed>,
+    /// The bias of each head for distances of blocks, if tokens see sums of blocks.
+    block_distances: Option<Embed>,
     blocks: Vec<Block>,
     norm: Norm,
 }
@@ -114,6 +121,8 @@ struct Block {
     distances: Option<Embed>,
     /// The layers of tokens that see all tokens, if the other tokens see only their neighbors.
     global: Option<GlobalAttention>,
+    /// Normalizes the sums of blocks, if tokens see them.
+    block_norm: Option<Norm>,
     /// Normalizes the input of `cross`.
     cross_norm: Option<Norm>,
     /// Attention to the encoded input, in a decoder.
@@ -182,6 +191,7 @@ impl EncoderDecoder {
                 EncoderDecoderPositions::Relative { max_distance, .. } => max_distance,
                 EncoderDecoderPositions::Learned { .. } | EncoderDecoderPositions::Sines { .. } => 0,
             },
+            local: config.local,
         })
     }
 
@@ -243,8 +253,17 @@ impl EncoderDecoder {
         let has_windows = encoder.blocks.iter().any(|block| block.global.is_some());
         let scope = has_windows.then(|| Scope::new(&x.shape()[..2], options, false));
         // Windows need the neighbors of the positions of each device.
-        let x = if has_windows { gather_positions(x) } else { x };
+        let x = if has_windows || self.local.is_some() { gather_positions(x) } else { x };
+        let tables = (encoder.distances.as_ref(), encoder.block_distances.as_ref(), self.max_distance);
+        let local = self.local.map(|config| LocalScope::new(config, length, options.mask(), tables));
         let x = encoder.blocks.iter().fold(x, |x, block| {
+            if let Some(local) = &local {
+                let x = block.added(&block.norm, x, |x| {
+                    let keys = local.keys(block.block_norm.as_ref(), x);
+                    block.attention.attend(x, &keys, &keys, local.options.clone())
+                });
+                return block.added(&block.mlp_norm, x, |x| block.mlp.forward(x));
+            }
             let table = block.distances.as_ref().or(encoder.distances.as_ref());
             let bias = table.map(|table| positions::bias(table, &places, &places, (true, self.max_distance), length));
             let attention = bias.iter().fold(AttentionOptions::new(), |attention, bias| attention.bias(bias));
@@ -455,12 +474,14 @@ impl Stage {
             }
         };
         let windows = if is_decoder { &[][..] } else { &config.windows };
+        let has_blocks = !is_decoder && config.local.is_some_and(|local| local.block.is_some());
         let blocks = (0..side.layers).map(|layer| Block {
             norm: config.new_norm(rngs),
             attention: config.new_attention(side, is_decoder, rngs),
             distances: distances_of_layer
                 .map(|buckets| Embed::builder(buckets, side.heads).axes([None, Some("heads")]).build(rngs)),
             global: windows.get(layer).map(|window| GlobalAttention::new(*window, [side.heads, features], rngs)),
+            block_norm: has_blocks.then(|| config.new_norm(rngs)),
             cross_norm: is_decoder.then(|| config.new_norm(rngs)),
             cross: is_decoder.then(|| config.new_cross_attention(side, rngs)),
             mlp_norm: config.new_norm(rngs),
@@ -478,6 +499,7 @@ impl Stage {
             sines,
             embedding_norm,
             norm_before_positions,
+            block_distances: distances.clone().filter(|_| has_blocks),
             distances,
             blocks,
             norm: last_norm,

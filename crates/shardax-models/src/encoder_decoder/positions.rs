@@ -2,6 +2,8 @@
 
 use shardax_nn::prelude::*;
 
+use crate::shardings::rows_at;
+
 /// Returns the group of each distance below `distances`. The first half of the groups contain a single distance each; the
 /// others grow exponentially, and the last one contains all distances from `max_distance` on.
 ///
@@ -20,8 +22,8 @@ pub(super) fn groups(distances: usize, count: usize, max_distance: usize) -> Vec
     groups.collect()
 }
 
-/// Returns the attention bias, `[heads, queries, keys]`, for queries and keys at these positions. All distances must be
-/// less than `distances`. If attention is bidirectional, each direction has half of the groups.
+/// Returns the attention bias, `[heads, queries, keys]`, for queries and keys at these positions. If each text has other positions of
+/// queries, `[batch, queries]`, the result is `[batch, heads, queries, keys]`. All distances must be less than `distances`. If attention is bidirectional, each direction has half of the groups.
 pub(crate) fn bias(
     table: &Embed,
     queries: &Array,
@@ -31,15 +33,15 @@ pub(crate) fn bias(
 ) -> Array {
     let count = table.embedding.shape().first().copied().unwrap_or(0);
     let count = if is_bidirectional { count / 2 } else { count };
-    let after = keys - queries.expand_dims(1);
+    let after = keys - queries.expand_dims(-1);
     let groups = array(groups(distances.max(1), count, max_distance));
     let group = if is_bidirectional {
-        groups.take(after.abs(), 0) + after.greater(0).astype(DType::I32) * count as i32
+        rows_at(&groups, &after.abs()) + after.greater(0).astype(DType::I32) * count as i32
     } else {
         // Keys after the query are masked, so their group does not matter.
-        groups.take((-after).maximum(0), 0)
+        rows_at(&groups, &(-after).maximum(0))
     };
-    table.forward(group).transpose([2, 0, 1])
+    table.forward(group).moveaxis(-1, -3)
 }
 
 /// Returns sinusoidal positions, `[length, features]`, from the position `first` on. The first half of the features are

@@ -3,7 +3,8 @@
 use shardax_nn::prelude::*;
 
 use super::{
-    EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, ImageTower, Side, blip,
+    EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, ImageTower, LocalEncoderConfig,
+    Side, blip,
 };
 use crate::huggingface::{
     Config, DONUT, Fields, KeyMap, Layout, Pretrained, checked, known_type, swin_fields, unknown_type, vit_fields,
@@ -24,7 +25,7 @@ impl Pretrained for EncoderDecoder {
             return Err(fields.error(format!("the class {name:?} of `architectures` does not generate text")));
         }
         let (read, keys) = match fields.text("model_type")? {
-            kind @ ("t5" | "mt5" | "umt5") => t5(&fields, kind)?,
+            kind @ ("t5" | "mt5" | "umt5" | "longt5") => t5(&fields, kind)?,
             kind @ ("bart" | "mbart" | "marian" | "pegasus" | "m2m_100" | "blenderbot" | "blenderbot-small"
             | "plbart" | "mvp" | "led") => bart(&fields, kind)?,
             "whisper" => whisper(&fields)?,
@@ -51,8 +52,9 @@ impl Pretrained for EncoderDecoder {
 }
 
 /// The supported model types.
-pub(crate) const KNOWN: [&str; 16] = [
+pub(crate) const KNOWN: [&str; 17] = [
     "t5",
+    "longt5",
     "mt5",
     "umt5",
     "bart",
@@ -92,6 +94,9 @@ fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
     // T5's token embedding is also the last layer, and the input of the last layer is scaled. Version 1.1 does neither.
     let is_tied = fields.flag_or("tie_word_embeddings", true)?;
     let is_scaled = kind != "mt5" && fields.flag_or("scale_decoder_outputs", is_tied)?;
+    // In LongT5 this field is only about the scale.
+    let is_tied = is_tied || kind == "longt5";
+    let local = if kind == "longt5" { Some(local_encoder(fields)?) } else { None };
     // These fields follow from `feed_forward_proj`, or are limits that the model does not have.
     fields.skip(&["dense_act_fn", "is_gated_act", "n_positions"]);
     let config = EncoderDecoderConfig {
@@ -105,6 +110,7 @@ fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
         })?,
         mel_bins: None,
         images: None,
+        local,
         windows: Vec::new(),
         positions: EncoderDecoderPositions::Relative {
             buckets: fields.size("relative_attention_num_buckets")?,
@@ -129,24 +135,45 @@ fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
         tie_embeddings: is_tied,
         logits_scale: is_scaled.then(|| (features as f64).sqrt().recip()),
     };
-    Ok((config, t5_keys(gated, is_tied)))
+    Ok((config, t5_keys(gated, is_tied, local)))
+}
+
+/// Reads the attention of LongT5's encoder.
+fn local_encoder(fields: &Fields) -> Result<LocalEncoderConfig> {
+    let (radius, block) = (fields.size("local_radius")?, fields.size("global_block_size")?);
+    match fields.text("encoder_attention_type")? {
+        "local" => Ok(LocalEncoderConfig { radius, block: None }),
+        "transient-global" => Ok(LocalEncoderConfig { radius, block: Some(block) }),
+        other => Err(fields.error(format!("field `encoder_attention_type` is {other:?}, which is not supported"))),
+    }
 }
 
 /// Returns the names of T5's arrays.
-fn t5_keys(gated: bool, is_tied: bool) -> KeyMap {
+fn t5_keys(gated: bool, is_tied: bool, local: Option<LocalEncoderConfig>) -> KeyMap {
     let input = if gated { "wi_1" } else { "wi" };
     let mut keys = KeyMap::new().array("embed.embedding", "shared.weight", Layout::Same).linear("head", "lm_head");
     for (stage, mlp) in [("encoder", 1), ("decoder", 2)] {
         let layer = format!("{stage}.block.*.layer");
         let block = format!("{stage}.blocks[*]");
-        let table = format!("{stage}.block.0.layer.0.SelfAttention.relative_attention_bias.weight");
+        let attention = match local {
+            Some(LocalEncoderConfig { block: Some(_), .. }) if stage == "encoder" => "TransientGlobalSelfAttention",
+            Some(_) if stage == "encoder" => "LocalSelfAttention",
+            _ => "SelfAttention",
+        };
+        let table = format!("{stage}.block.0.layer.0.{attention}.relative_attention_bias.weight");
         keys = attention_keys(
             keys,
             &format!("{block}.attention"),
-            &format!("{layer}.0.SelfAttention"),
+            &format!("{layer}.0.{attention}"),
             ["q", "k", "v", "o"],
         )
         .array(format!("{stage}.distances.embedding"), table, Layout::Same)
+        .array(
+            format!("{stage}.block_distances.embedding"),
+            format!("{stage}.block.0.layer.0.{attention}.global_relative_attention_bias.weight"),
+            Layout::Same,
+        )
+        .scale(&format!("{block}.block_norm.0"), &format!("{layer}.0.{attention}.global_input_layer_norm"))
         .array(
             format!("{block}.distances.embedding"),
             format!("{layer}.0.SelfAttention.relative_attention_bias.weight"),
@@ -210,6 +237,7 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
         decoder,
         mel_bins: None,
         images: None,
+        local: None,
         windows: if is_led { windows(fields, encoder.layers)? } else { Vec::new() },
         positions: if is_learned {
             let [encoder, decoder] = lengths.map(|length| length.saturating_add(first_position));
@@ -330,6 +358,7 @@ fn whisper(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
         decoder,
         mel_bins: Some(fields.size("num_mel_bins")?),
         images: None,
+        local: None,
         windows: Vec::new(),
         positions: EncoderDecoderPositions::Learned {
             encoder: fields.size("max_source_positions")?,
@@ -404,6 +433,7 @@ fn images(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
         decoder: side,
         mel_bins: None,
         images: Some(ImageEncoderConfig { encoder, is_projected }),
+        local: None,
         windows: Vec::new(),
         positions: if is_learned {
             let length = length.saturating_add(first_position);

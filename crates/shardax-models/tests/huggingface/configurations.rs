@@ -15,7 +15,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 105] = [
+const OTHERS: [&str; 106] = [
     "albert",
     "audio-spectrogram-transformer",
     "bart",
@@ -61,6 +61,7 @@ const OTHERS: [&str; 105] = [
     "layoutlm",
     "led",
     "longformer",
+    "longt5",
     "m2m_100",
     "marian",
     "mbart",

@@ -22,9 +22,11 @@ fn inputs(case: &impl Fn(&str) -> Result<Array>) -> Result<(Array, BertOptions)>
 }
 
 /// Compares models of texts. Each case has the token that starts a text.
-const TEXTS: [(&str, i32); 13] = [
+const TEXTS: [(&str, i32); 15] = [
+    ("longt5_local", 0),
     ("t5", 0),
     ("t5_gated", 0),
+    ("longt5", 0),
     ("mt5", 0),
     ("umt5", 0),
     ("bart", 3),
@@ -129,7 +131,20 @@ fn encoder_decoders_write_the_tokens_of_transformers() -> Result<()> {
 fn saved_encoder_decoders_are_the_files_of_transformers() -> Result<()> {
     setup();
     let temp = Folder::new();
-    let names = ["blip", "t5", "t5_gated", "umt5", "bart", "m2m_100", "whisper", "trocr", "trocr_small", "donut"];
+    let names = [
+        "blip",
+        "longt5",
+        "longt5_local",
+        "t5",
+        "t5_gated",
+        "umt5",
+        "bart",
+        "m2m_100",
+        "whisper",
+        "trocr",
+        "trocr_small",
+        "donut",
+    ];
     for name in names.into_iter().step_by(quick::one_of(3)) {
         save_again::<EncoderDecoder>(name, &temp.join(name))?;
     }
@@ -275,7 +290,16 @@ fn configurations_of_encoder_decoders_load_or_say_why() -> Result<()> {
     blip("BlipForConditionalGeneration", r#""num_channels": 3"#)?;
     fails(blip("BlipForConditionalGeneration", r#""num_channels": 1"#), &["field `num_channels` must be 3, got 1"]);
     fails(blip("BlipForQuestionAnswering", r#""num_channels": 3"#), &["\"BlipForQuestionAnswering\"", "generate"]);
-    fails(read(r#"{"model_type": "longt5"}"#), &["\"longt5\" is not one of t5, mt5"]);
+    // A text that is shorter than a block has no sums of blocks.
+    let long = EncoderDecoder::from_pretrained(folder("longt5"))?;
+    let short = long.encode(array([[5, 6, 7]]), &BertOptions::new());
+    short.check()?;
+    assert_eq!(short.shape(), [1, 3, 16]);
+    fails(read(r#"{"model_type": "prophetnet"}"#), &["\"prophetnet\" is not one of t5, longt5"]);
+    fails(
+        read(r#"{"model_type": "longt5", "encoder_attention_type": "full"}"#),
+        &["`encoder_attention_type` is \"full\""],
+    );
     fails(read(r#"{"model_type": "marian", "decoder_vocab_size": 7}"#), &["separate token embeddings"]);
     let bart = read(
         r#"{"_num_labels": 3, "activation_dropout": 0.0, "activation_function": "gelu", "add_final_layer_norm": false,

@@ -35,7 +35,8 @@ fn varied_models_have_the_logits_of_transformers_or_are_refused() -> Result<()> 
     Ok(())
 }
 
-const PAIRS: [&str; 13] = [
+const PAIRS: [&str; 14] = [
+    "longt5",
     "t5",
     "mt5",
     "umt5",
