@@ -110,7 +110,8 @@ impl<T: Tree> IntoOutput for Result<T> {
     }
 }
 
-/// Types accepted for an argument of type `T`: the value, a reference to it, or a number for an array.
+/// Types accepted for an argument of type `T`: the value, a reference to it, or a number for an array. A single array may be
+/// in a tuple, as JAX writes `jvp(f, (x,), (dx,))`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be passed for an argument of type `{T}`",
     label = "expected `{T}`, `&{T}`, or a number for an array"

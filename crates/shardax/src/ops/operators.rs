@@ -4,6 +4,7 @@ use std::{iter, ops};
 
 use super::elementwise;
 use crate::core::array::Array;
+use crate::core::function::IntoArg;
 use crate::default_dtype;
 use crate::dtype::{DType, Element, Scalar};
 
@@ -72,6 +73,13 @@ macro_rules! tuples_into_arrays {
 }
 
 crate::tuples::each!(tuples_into_arrays);
+
+/// A single argument in a tuple.
+impl<X: ArrayLike> IntoArg<Array> for (X,) {
+    fn into_arg(self) -> Array {
+        self.0.into_array()
+    }
+}
 
 macro_rules! number_operands {
     ($($t:ty => $dtype:ident),*) => {$(

@@ -1,9 +1,11 @@
 //! Tests in processes of their own: other settings, and ends that would take the other tests along.
 #![allow(dead_code)]
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The end of a child: its status and output.
@@ -25,22 +27,30 @@ pub fn start(command: &mut Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it can be started")
 }
 
-fn utf8(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+/// Reads a pipe to its end on a thread, because a child whose pipe is full waits.
+fn read(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
 }
 
 /// Waits for it; fails when it takes longer than two minutes.
 pub fn wait(mut child: Child) -> Ended {
+    let (out, err) = (read(child.stdout.take()), read(child.stderr.take()));
     let start = Instant::now();
-    while child.try_wait().expect("it is a child of ours").is_none() {
-        if start.elapsed() > Duration::from_secs(120) {
-            child.kill().expect("it is a child of ours");
-            panic!("a process does not end: {:?}", child.wait_with_output());
+    let status = loop {
+        match child.try_wait().expect("it is a child of ours") {
+            Some(status) => break status,
+            None if start.elapsed() > Duration::from_secs(120) => {
+                child.kill().expect("it is a child of ours");
+                panic!("a process does not end: {:?} {:?}", out.join(), err.join());
+            }
+            None => std::thread::sleep(Duration::from_millis(5)),
         }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let output = child.wait_with_output().expect("it has ended");
-    Ended { status: output.status, out: utf8(&output.stdout), err: utf8(&output.stderr) }
+    };
+    Ended { status, out: out.join().expect("its output"), err: err.join().expect("its errors") }
 }
 
 /// Runs it; fails unless it ends well.
