@@ -669,3 +669,57 @@ fn sparsemax_losses_of_batches_of_batches() -> Result<()> {
     assert_eq!((batch.shape(), batch.to_vec::<f32>()?), ([2, 2].as_slice(), vec![0.0, 1.0, 0.0, 1.0]));
     Ok(())
 }
+
+/// The parameters after three steps with the same gradients.
+fn three_complex_steps<T: GradientTransformation<Array>>(optimizer: T) -> Result<Vec<f64>> {
+    let mut params = complex(array([1.0f32, -2.0]), array([0.5f32, 0.0]));
+    let gradients = complex(array([0.1f32, 0.3]), array([-0.5f32, 0.0]));
+    let mut state = optimizer.init(&params)?;
+    for _ in 0..3 {
+        let (updates, next) = optimizer.update(gradients.clone(), state, &params)?;
+        (params, state) = (apply_updates(params, updates)?, next);
+    }
+    Ok([params.real().to_f64_vec()?, params.imag().to_f64_vec()?].concat())
+}
+
+/// With Optax's numbers: the moments of complex parameters are real numbers of a complex dtype, which are compared.
+#[test]
+fn optimizers_of_complex_parameters_equal_optax() -> Result<()> {
+    setup();
+    for (found, want) in [
+        (three_complex_steps(adagrad(0.1))?, [0.95997328, -2.17483926, 0.70013356, 0.0]),
+        (three_complex_steps(adamax(0.1))?, [0.94116521, -2.29999971, 0.79417413, 0.0]),
+        (three_complex_steps(amsgrad(0.1))?, [0.94116569, -2.29999733, 0.79417157, 0.0]),
+    ] {
+        assert!(found.iter().zip(want).all(|(x, y)| (x - y).abs() < 1e-5), "{found:?} is not {want:?}");
+    }
+    Ok(())
+}
+
+/// Optax returns NaN.
+#[test]
+fn impossible_classes_without_weight_add_nothing_to_losses() -> Result<()> {
+    setup();
+    const INF: f32 = f32::INFINITY;
+    let (logs, targets) = (array([-INF, 0.0]), array([0.0f32, 1.0]));
+    assert_eq!(kl_divergence(&logs, &targets).item::<f32>()?, 0.0);
+    assert_eq!(generalized_kl_divergence(&logs, &targets).item::<f32>()?, 0.0);
+    assert_eq!(kl_divergence_with_log_targets(&logs, &logs).item::<f32>()?, 0.0);
+    assert_eq!(kl_divergence_with_log_targets(array([-1.0f32, 0.0]), &logs).item::<f32>()?, 0.0);
+    let slope = grad(|logs: Array| kl_divergence(logs, &targets)).call(&logs)?;
+    assert_eq!(slope.to_vec::<f32>()?, [0.0, -1.0]);
+    // A class with weight that is predicted to be impossible, and NaN.
+    assert_eq!(kl_divergence(&logs, array([0.5f32, 0.5])).item::<f32>()?, INF);
+    assert!(kl_divergence(array([f32::NAN, 0.0]), &targets).item::<f32>()?.is_nan());
+
+    let (logits, labels) = (array([INF, -INF, INF, -INF, f32::NAN]), array([1.0f32, 0.0, 0.0, 1.0, 1.0]));
+    let loss = sigmoid_binary_cross_entropy(&logits, &labels).to_vec::<f32>()?;
+    assert_eq!(loss[..4], [0.0, 0.0, INF, INF]);
+    assert!(loss[4].is_nan());
+    let slope = grad(|x: Array| sigmoid_binary_cross_entropy(x, &labels).sum(..)).call(&logits)?.to_vec::<f32>()?;
+    assert_eq!(slope[..4], [0.0, 0.0, 1.0, -1.0]);
+    // The slope by a label is the negative logit, at 0 and 1 too.
+    let by_label = grad(|labels: Array| sigmoid_binary_cross_entropy(array([2.0f32, -3.0]), labels).sum(..));
+    assert!(allclose(by_label.call(array([0.0f32, 1.0]))?, array([-2.0f32, 3.0]), 1e-6, 1e-6)?);
+    Ok(())
+}

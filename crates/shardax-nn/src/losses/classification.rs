@@ -3,6 +3,7 @@
 use shardax::nn::{log_sigmoid, log_softmax, softmax};
 use shardax::prelude::*;
 
+use super::divergence::finite_where;
 use crate::check::{FINITE, NOT_NEGATIVE, floating, integer, require, same_shape, within};
 use crate::ranks::allow_any_ranks;
 
@@ -188,7 +189,9 @@ pub fn sigmoid_binary_cross_entropy(logits: impl ArrayLike, labels: impl ArrayLi
     let (logits, labels) = (logits.into_array(), labels.into_array());
     require!(&logits, floating("sigmoid_binary_cross_entropy", "logits", &logits));
     let labels = labels.astype(logits.dtype());
-    -&labels * log_sigmoid(&logits) - (1 - &labels) * log_sigmoid(-logits)
+    let positive = finite_where(&labels.equal(0), &log_sigmoid(&logits));
+    let negative = finite_where(&labels.equal(1), &log_sigmoid(-logits));
+    -&labels * positive - (1 - &labels) * negative
 }
 
 /// Returns the focal loss: [`sigmoid_binary_cross_entropy`] times `(1 - probability of the label)^gamma`, which reduces

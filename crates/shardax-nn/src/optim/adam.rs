@@ -3,7 +3,8 @@
 use shardax::prelude::*;
 
 use super::tree_utils::{
-    abs_sq, bias_correction, cast, cast_like, sub, update_infinity_moment, update_moment, update_moment_per_elem_norm,
+    abs_sq, bias_correction, cast, cast_like, larger_moment, sub, update_infinity_moment, update_moment,
+    update_moment_per_elem_norm,
 };
 use super::{
     GradientTransformation, count, full_in, in_wide_dtypes, one_minus_power, safe_increment, scalar_dtype, wide_dtype,
@@ -240,7 +241,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByAmsgrad {
             let count = safe_increment(&state.count);
             let mu = update_moment(&grads, &state.mu, self.b1, 1)?;
             let nu = update_moment_per_elem_norm(&grads, &state.nu, self.b2, 2)?;
-            let nu_max = tree::map2(maximum, state.nu_max, bias_correction(&nu, self.b2, &count)?)?;
+            let nu_max = tree::map2(larger_moment, state.nu_max, bias_correction(&nu, self.b2, &count)?)?;
             let updates = ratio(bias_correction(&mu, self.b1, &count)?, nu_max.clone(), self.eps, self.eps_root)?;
             Ok((updates, AmsgradState { count, mu, nu, nu_max }))
         })

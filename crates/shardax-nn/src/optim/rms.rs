@@ -178,7 +178,8 @@ impl<P: Tree> GradientTransformation<P> for ScaleByRss {
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
         in_wide_dtypes(grads, params, |grads, _params| {
             let sum_of_squares = tree::map2(|g, s| abs_sq(&g) + s, grads.clone(), state.sum_of_squares)?;
-            let inverse = tree::map(|s| where_(s.greater(0), (&s + self.eps).rsqrt(), 0), sum_of_squares.clone())?;
+            let inverse =
+                tree::map(|s| where_(s.real().greater(0), (&s + self.eps).rsqrt(), 0), sum_of_squares.clone())?;
             Ok((mul(&inverse, &grads)?, RssState { sum_of_squares }))
         })
     }

@@ -496,7 +496,7 @@ pub fn update_moment_per_elem_norm<P: Tree>(updates: &P, moments: &P, decay: f64
 /// # Errors
 /// Returns an error if the trees differ in structure, or if the shapes of two arrays do not broadcast together.
 pub fn update_infinity_moment<P: Tree>(updates: &P, moments: &P, decay: f64, eps: f64) -> Result<P> {
-    tree::map2(|g, t| maximum(g.abs() + eps, decay * t), updates.clone(), moments.clone())
+    tree::map2(|g, t| larger_moment(g.abs() + eps, decay * t), updates.clone(), moments.clone())
 }
 
 /// Divides a running average that began at zero by `1 - decay^count`.
@@ -520,6 +520,15 @@ pub fn bias_correction<P: Tree>(moment: &P, decay: f64, count: &Array) -> Result
         },
         moment.clone(),
     )
+}
+
+/// Returns the larger of two moments, which are real, even if the parameters and therefore their dtype are complex.
+pub(super) fn larger_moment(x: Array, y: Array) -> Array {
+    if x.dtype().is_complex() || y.dtype().is_complex() {
+        let dtype = if x.dtype().is_complex() { x.dtype() } else { y.dtype() };
+        return maximum(x.real(), y.real()).astype(dtype);
+    }
+    maximum(x, y)
 }
 
 /// Returns the square of the absolute value, real, in float32 at least, because float16 would overflow at 256.

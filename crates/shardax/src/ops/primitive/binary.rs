@@ -205,7 +205,7 @@ binary! {
             (Operand::Linear(_), Operand::NonLinear(y)) => [Some(ct * cast_to_reduced(ct, y)), None],
             (Operand::NonLinear(x), Operand::Linear(_)) => [None, Some(cast_to_reduced(ct, x) * ct)],
             _ => return Err(err!(NotImplemented, "transpose of a product of two linear values")
-.help("the function is not linear: use `vjp`, or capture one of the two factors")),
+                .help("the function is not linear: use `vjp`, or capture one of the two factors")),
         }));
     DIV "div" "stablehlo.divide" Number same,
         [Tangent(|_, y, t| t / y), Factor(|_, y, out| -(out / y))],
