@@ -61,6 +61,7 @@ OTHERS = {
         "distilbert": {**TEXTS, **DISTILLED, "max_position_embeddings": 12},
         "albert": {**ENCODER, "embedding_size": 6},
         "big_bird": ENCODER,
+        "fnet": {name: value for name, value in ENCODER.items() if name != "num_attention_heads"},
         "mobilebert": {**ENCODER, "embedding_size": 6, "intra_bottleneck_size": 8, "num_feedforward_networks": 3},
         "longformer": {**ENCODER, "attention_window": 4},
         "layoutlm": {**ENCODER, "max_2d_position_embeddings": 16},

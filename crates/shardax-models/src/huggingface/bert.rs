@@ -8,7 +8,7 @@ use crate::decoder::{check_positions, check_tokens};
 use crate::encoder_decoder::distance_bias;
 use crate::error::value_error;
 use crate::ranks::allow_any_ranks;
-use crate::shardings::{first_token, gather_mask, gather_positions};
+use crate::shardings::{first_token, gather_last, gather_mask, gather_positions, reshard_like};
 use crate::{Activation, Mlp};
 
 /// The architecture of a [`Bert`].
@@ -65,6 +65,8 @@ pub struct BertConfig {
     pub is_gated: bool,
     /// True if the linear layers of attention have biases.
     pub attention_bias: bool,
+    /// True if tokens attend to each other. Otherwise Fourier transforms over tokens and features mix them, as in FNet.
+    pub has_attention: bool,
     /// True if the first layers of MLPs have biases.
     pub mlp_bias: bool,
     /// True if the last layers of MLPs have biases.
@@ -198,7 +200,8 @@ enum HeadActivation {
 /// A transformer block, which normalizes either its inputs or its sums.
 #[derive(Module, Clone, Debug)]
 pub(super) struct EncoderLayer {
-    pub attention: MultiHeadAttention,
+    /// Attention. If there is none, Fourier transforms over tokens and features mix the tokens.
+    pub attention: Option<MultiHeadAttention>,
     pub norm: LayerNorm,
     pub mlp: Mlp,
     pub mlp_norm: LayerNorm,
@@ -272,10 +275,21 @@ impl EncoderLayer {
     pub fn forward(&self, x: Array, options: AttentionOptions, pre_norms: bool) -> Array {
         if pre_norms {
             let y = self.norm.forward(&x);
-            let x = &x + self.attention.attend(&y, &y, &y, options);
+            let x = &x + self.mixed(&y, options);
             return &x + self.mlp.forward(self.mlp_norm.forward(&x));
         }
-        self.after_attention(&x, self.attention.attend(&x, &x, &x, options))
+        self.after_attention(&x, self.mixed(&x, options))
+    }
+
+    /// Computes the result of attention or of Fourier transforms.
+    fn mixed(&self, x: &Array, options: AttentionOptions) -> Array {
+        match &self.attention {
+            Some(attention) => attention.attend(x, x, x, options),
+            None => {
+                let whole = gather_last(gather_positions(x.astype(DType::F32)));
+                reshard_like(real(fft::fft2(whole)).astype(x.dtype()), x)
+            }
+        }
     }
 
     /// Applies the rest of a block that normalizes its sums.
@@ -286,10 +300,13 @@ impl EncoderLayer {
 
     /// Applies the block, whose attention has a window in Longformer.
     fn forward_in(&self, x: Array, options: AttentionOptions, pre_norms: bool, scope: Option<&Scope>) -> Array {
-        let heads =
-            self.global.as_ref().zip(scope).and_then(|(global, scope)| global.attend(&self.attention, &x, scope));
-        match heads {
-            Some(heads) => self.after_attention(&x, self.attention.out.forward(heads)),
+        let attended =
+            self.global.as_ref().zip(scope).zip(self.attention.as_ref()).and_then(|((global, scope), attention)| {
+                let heads = global.attend(attention, &x, scope)?;
+                Some(attention.out.forward(heads))
+            });
+        match attended {
+            Some(attended) => self.after_attention(&x, attended),
             None => self.forward(x, options, pre_norms),
         }
     }
@@ -476,7 +493,9 @@ pub(super) fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
     let blocks = (0..config.num_hidden_layers).map(|index| {
         let builder = attention(config.num_attention_heads, features).use_bias(config.attention_bias);
         EncoderLayer {
-            attention: config.rope.clone().into_iter().fold(builder, MultiHeadAttentionBuilder::rope).build(rngs),
+            attention: config
+                .has_attention
+                .then(|| config.rope.clone().into_iter().fold(builder, MultiHeadAttentionBuilder::rope).build(rngs)),
             norm: norm(features, rngs),
             mlp: make_mlp(config, rngs),
             mlp_norm: norm(features, rngs),

@@ -10,7 +10,7 @@ use super::{Config, KeyMap, Layout, Pretrained, known_type};
 use crate::Activation;
 
 /// The supported model types.
-pub(super) const KNOWN: [&str; 22] = [
+pub(super) const KNOWN: [&str; 23] = [
     "bert",
     "ernie",
     "roberta",
@@ -33,6 +33,7 @@ pub(super) const KNOWN: [&str; 22] = [
     "rembert",
     "longformer",
     "big_bird",
+    "fnet",
 ];
 
 /// The maximal number of blocks in a group of an ALBERT model. No published model has more than one.
@@ -108,7 +109,9 @@ fn read(fields: &Fields, kind: &str, fixed_head: Option<BertHead>) -> Result<Ber
         None => head(fields, class_activation)?,
     };
     let features = fields.size(features_name)?;
-    let (heads, layers) = (fields.size(heads_name)?, fields.layers(layers_name)?);
+    // FNet has no attention.
+    let heads = if kind == "fnet" { 1 } else { fields.size(heads_name)? };
+    let layers = fields.layers(layers_name)?;
     fields.divides((heads_name, heads), (features_name, features))?;
     let is_rotary = match kind {
         "nomic_bert" | "gte" | "roformer" | "jina_embeddings_v3" => true,
@@ -132,7 +135,7 @@ fn read(fields: &Fields, kind: &str, fixed_head: Option<BertHead>) -> Result<Ber
     let read = BertConfig {
         vocab_size: fields.size("vocab_size")?,
         embedding_size,
-        projects_embeddings: matches!(kind, "albert" | "rembert") || embedding_size != features,
+        projects_embeddings: matches!(kind, "albert" | "rembert" | "fnet") || embedding_size != features,
         hidden_size: features,
         intermediate_size: fields.size(hidden_name)?,
         num_hidden_layers: block_order.iter().max().map_or(0, |last| last + 1),
@@ -185,6 +188,7 @@ fn read(fields: &Fields, kind: &str, fixed_head: Option<BertHead>) -> Result<Ber
         },
         hidden_act,
         is_gated,
+        has_attention: kind != "fnet",
         attention_bias: kind != "nomic_bert",
         mlp_bias: !is_gated,
         mlp_out_bias: kind != "nomic_bert",
@@ -199,7 +203,7 @@ fn read(fields: &Fields, kind: &str, fixed_head: Option<BertHead>) -> Result<Ber
         has_distances: kind == "mpnet",
         head_act: match kind {
             "bert" | "ernie" | "distilbert" | "albert" | "roformer" | "nomic_bert" | "megatron-bert" | "layoutlm"
-            | "rembert" | "big_bird" => hidden_act,
+            | "rembert" | "big_bird" | "fnet" => hidden_act,
             _ => Activation::Gelu,
         },
         head,
@@ -227,6 +231,10 @@ fn check_and_skip(fields: &Fields, kind: &str, head: BertHead) -> Result<()> {
     if kind == "albert" {
         // Fields of early versions, which no class reads.
         fields.skip(&["down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks", "layers_to_keep"]);
+    }
+    if kind == "fnet" {
+        // Other implementations of the same transforms.
+        fields.skip(&["use_tpu_fourier_optimizations", "tpu_short_seq_length"]);
     }
     if kind == "ernie" {
         fields.skip(&["task_type_vocab_size"]);
@@ -375,6 +383,7 @@ fn keys(kind: &str, config: &BertConfig) -> KeyMap {
     };
     let projection = match kind {
         "albert" | "rembert" => "encoder.embedding_hidden_mapping_in",
+        "fnet" => "embeddings.projection",
         _ => "embeddings_project",
     };
     let keys = match kind {
@@ -388,7 +397,8 @@ fn keys(kind: &str, config: &BertConfig) -> KeyMap {
         "roberta-prelayernorm" => normed_blocks(&prefix, "LayerNorm", "intermediate.LayerNorm"),
         "megatron-bert" => normed_blocks(&prefix, "ln", "ln"),
         "xlm-roberta-xl" => normed_blocks(&prefix, "self_attn_layer_norm", "LayerNorm"),
-        _ => blocks(&prefix),
+        "fnet" => blocks(&prefix, "fourier"),
+        _ => blocks(&prefix, "attention"),
     };
     let keys = keys
         // Files from before 2020 use the names of TensorFlow.
@@ -429,7 +439,7 @@ fn keys(kind: &str, config: &BertConfig) -> KeyMap {
     };
     // Their heads are BERT's.
     let kind = match (kind, config.head) {
-        ("megatron-bert" | "layoutlm", _) | ("big_bird", BertHead::MaskedTokens) => "bert",
+        ("megatron-bert" | "layoutlm" | "fnet", _) | ("big_bird", BertHead::MaskedTokens) => "bert",
         _ => kind,
     };
     let keys = head_keys(keys, kind, config.head, &base, &prefix);
@@ -456,15 +466,15 @@ const HEADS: [&str; 11] = [
     "discriminator_predictions",
 ];
 
-/// Returns the names of BERT's blocks.
-fn blocks(prefix: &str) -> KeyMap {
+/// Returns the names of BERT's blocks, whose first layer has the name `mixer`.
+fn blocks(prefix: &str, mixer: &str) -> KeyMap {
     let layer = format!("{prefix}encoder.layer.*");
     KeyMap::new()
         .linear("blocks[*].attention.query", &format!("{layer}.attention.self.query"))
         .linear("blocks[*].attention.key", &format!("{layer}.attention.self.key"))
         .linear("blocks[*].attention.value", &format!("{layer}.attention.self.value"))
         .linear("blocks[*].attention.out", &format!("{layer}.attention.output.dense"))
-        .norm("blocks[*].norm", &format!("{layer}.attention.output.LayerNorm"))
+        .norm("blocks[*].norm", &format!("{layer}.{mixer}.output.LayerNorm"))
         .linear("blocks[*].mlp.up", &format!("{layer}.intermediate.dense"))
         .linear("blocks[*].mlp.down", &format!("{layer}.output.dense"))
         .norm("blocks[*].mlp_norm", &format!("{layer}.output.LayerNorm"))
@@ -476,7 +486,7 @@ fn normed_blocks(prefix: &str, norm: &str, mlp_norm: &str) -> KeyMap {
     KeyMap::new()
         .norm("blocks[*].norm", &format!("{layer}.attention.{norm}"))
         .norm("blocks[*].mlp_norm", &format!("{layer}.{mlp_norm}"))
-        .and(blocks(prefix))
+        .and(blocks(prefix, "attention"))
 }
 
 /// Returns the names of Jina's blocks.
@@ -498,7 +508,7 @@ fn mpnet_blocks(prefix: &str) -> KeyMap {
         .linear("blocks[*].attention.value", &format!("{layer}.attention.attn.v"))
         .linear("blocks[*].attention.out", &format!("{layer}.attention.attn.o"))
         .norm("blocks[*].norm", &format!("{layer}.attention.LayerNorm"))
-        .and(blocks(prefix))
+        .and(blocks(prefix, "attention"))
 }
 
 /// Returns the names of DistilBERT's blocks.

@@ -260,7 +260,7 @@ impl Pretrained for SoundEncoder {
             |features: usize, rngs: &mut Rngs| LayerNorm::builder(features).epsilon(config.layer_norm_eps).build(rngs);
         let convolutions = (0..config.convolutions.len()).map(|index| SampleConv::new(config, index, rngs)).collect();
         let blocks = (0..config.num_hidden_layers).map(|_| EncoderLayer {
-            attention: attention(heads, features).build(rngs),
+            attention: Some(attention(heads, features).build(rngs)),
             norm: norm(features, rngs),
             mlp: Mlp::new(features, config.intermediate_size, config.hidden_act, false, true, rngs),
             mlp_norm: norm(features, rngs),

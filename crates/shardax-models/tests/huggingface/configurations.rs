@@ -15,7 +15,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 106] = [
+const OTHERS: [&str; 107] = [
     "albert",
     "audio-spectrogram-transformer",
     "bart",
@@ -54,6 +54,7 @@ const OTHERS: [&str; 106] = [
     "electra",
     "ernie",
     "esm",
+    "fnet",
     "gte",
     "hubert",
     "ijepa",

@@ -21,7 +21,7 @@ fn bert_has_the_logits_of_transformers() -> Result<()> {
 }
 
 /// Encoders with BERT's blocks and their heads. The inputs contain masked padding.
-pub(super) const ENCODERS: [&str; 42] = [
+pub(super) const ENCODERS: [&str; 45] = [
     "bert_model",
     "bert_classes",
     "bert_tokens",
@@ -64,6 +64,9 @@ pub(super) const ENCODERS: [&str; 42] = [
     "longformer_classes",
     "big_bird",
     "big_bird_classes",
+    "fnet",
+    "fnet_classes",
+    "fnet_tokens",
 ];
 
 /// ModernBERT and its heads. The inputs contain masked padding.
