@@ -1,7 +1,8 @@
 //! Decoders (`tools/huggingface/generate.py`).
 
 use shardax_models::{
-    ChineseClip, Clip, Config, Decoder, DecoderConfig, GenerateOptions, LoadOptions, Owl, Pretrained, Sam, Siglip,
+    ChineseClip, Clip, Config, Decoder, DecoderConfig, EncoderDecoder, GenerateOptions, LoadOptions, Owl, Pretrained,
+    Sam, Siglip,
 };
 use shardax_nn::prelude::*;
 
@@ -165,6 +166,7 @@ fn texts() -> Vec<String> {
                 || Siglip::read(&config).is_ok()
                 || Sam::read(&config).is_ok()
                 || Owl::read(&config).is_ok()
+                || EncoderDecoder::read(&config).is_ok()
         };
         assert!(!has_object || read.is_ok() || is_other(), "{name}: {}", read.expect_err("an error"));
         has_object && read.is_ok()
