@@ -63,10 +63,10 @@ pub(crate) fn rows(t: &mut Table) {
         at!(switch(0, Vec::<fn(Array) -> Array>::new(), ones(2)))
     });
     t.row("scan: lengths", Value, &["scan got values with different leading axis sizes: 2, 3"], || {
-        at!(scan(|c: Array, (x, y): (Array, Array)| (c + x + y, ()), 0.0f32.into(), (ones(2), ones(3))))
+        at!(scan(|c: Array, (x, y): (Array, Array)| (c + x + y, ()), 0.0f32, (ones(2), ones(3))))
     });
     t.row("scan: scalar", Value, &["no leading axis to scan over"], || {
-        at!(scan(|c: Array, x: Array| (c + x, ()), 0.0f32.into(), 1.0f32.into()))
+        at!(scan(|c: Array, x: Array| (c + x, ()), 0.0f32, 1.0f32))
     });
     t.row("scan: carry shape", Type, &["scan body function carry", "float32[2]", "float32[2,2]"], || {
         at!(scan(|c: Array, x: Array| (c.broadcast_to([2, 2]), x), ones(2), ones(3)))
@@ -79,11 +79,11 @@ pub(crate) fn rows(t: &mut Table) {
     });
     t.row("scan: unroll 0", Value, &["unroll must be at least 1"], || {
         let options = ScanOptions::new().unroll(0);
-        at!(options.scan(|c: Array, x: Array| (c + x, ()), 0.0f32.into(), ones(3)))
+        at!(options.scan(|c: Array, x: Array| (c + x, ()), 0.0f32, ones(3)))
     });
     t.row("scan: length", Value, &["`length` argument of 4 which disagrees with leading axis sizes [3]"], || {
         let options = ScanOptions::new().length(4);
-        at!(options.scan(|c: Array, x: Array| (c + x, ()), 0.0f32.into(), ones(3)))
+        at!(options.scan(|c: Array, x: Array| (c + x, ()), 0.0f32, ones(3)))
     });
     t.row("while_loop: condition", Type, &["cond_fun must return a boolean scalar", "float32[2]"], || {
         at!(while_loop(|x: Array| x, |x: Array| x, ones(2)))

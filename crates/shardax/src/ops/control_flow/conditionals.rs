@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::{cast_hint, spec_text};
 use crate::core::array::Array;
-use crate::core::function::IntoOutput;
+use crate::core::function::{IntoArg, IntoOutput};
 use crate::core::program::trace::{Traced, bind_at, check_usable, with_source};
 use crate::core::program::{Aval, Program};
 use crate::core::sharding_rule::agrees;
@@ -22,7 +22,7 @@ use crate::ops::promotion::convert;
 use crate::source;
 
 /// Returns `true_fun(operands)` if the scalar `pred` is true (or not 0), otherwise `false_fun(operands)`. Only one of
-/// the functions runs.
+/// the functions runs. You can pass `operands` by reference, and a number for an array.
 ///
 /// If the condition is a Rust `bool`, use an `if` instead: only the chosen branch is then part of the program. For a
 /// choice between elements, use [`where_`](crate::numpy::where_).
@@ -45,7 +45,7 @@ pub fn cond<T, O, A, B>(
     pred: impl ArrayLike,
     true_fun: impl Fn(T) -> A,
     false_fun: impl Fn(T) -> B,
-    operands: T,
+    operands: impl IntoArg<T>,
 ) -> Result<O>
 where
     T: Tree,
@@ -59,7 +59,7 @@ where
         pred.into_array(),
         &|flat: &Flat| Ok(Flat::of(&true_fun(flat.build()?).into_output()?)),
         &|flat: &Flat| Ok(Flat::of(&false_fun(flat.build()?).into_output()?)),
-        &Flat::from_arguments(&operands),
+        &Flat::from_arguments(&operands.into_arg()),
         location,
     )
     .map_err(|e| e.at(location))?
@@ -186,10 +186,14 @@ tuples_of_branches! {
 /// Returns an error if the index is not an integer scalar, if there are no branches, or if the branches' results differ
 /// in structure, dtypes or shapes.
 #[track_caller]
-pub fn switch<T: Tree, B: Branches<T>>(index: impl ArrayLike, branches: B, operands: T) -> Result<B::Output> {
+pub fn switch<T: Tree, B: Branches<T>>(
+    index: impl ArrayLike,
+    branches: B,
+    operands: impl IntoArg<T>,
+) -> Result<B::Output> {
     let location = Location::caller();
     let _line = source::enter_at(location);
-    switch_flat(index.into_array(), &branches, &Flat::from_arguments(&operands), location)
+    switch_flat(index.into_array(), &branches, &Flat::from_arguments(&operands.into_arg()), location)
         .map_err(|e| e.at(location))?
         .build()
 }

@@ -7,7 +7,7 @@ use super::conditionals::FlatFn;
 use super::scan::ScanOptions;
 use super::{Carry, converted};
 use crate::core::array::{Array, Repr};
-use crate::core::function::IntoOutput;
+use crate::core::function::{IntoArg, IntoOutput};
 use crate::core::program::Aval;
 use crate::core::program::trace::{Traced, bind_at, check_usable, with_source};
 use crate::core::tree::{Flat, Tree, TreeDef};
@@ -43,7 +43,8 @@ impl IntoPredicate for Result<Array> {
     }
 }
 
-/// Applies `body_fun` to the carry while `cond_fun(carry)`, a boolean scalar, is true.
+/// Applies `body_fun` to the carry while `cond_fun(carry)`, a boolean scalar, is true. You can pass `init` by reference, and a
+/// number for an array.
 ///
 /// The number of steps can depend on the data, so only forward-mode differentiation works. For reverse mode, use
 /// [`scan`](super::scan()), or [`fori_loop`] with plain numbers as bounds.
@@ -51,7 +52,7 @@ impl IntoPredicate for Result<Array> {
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::control_flow::while_loop;
-/// let x = while_loop(|x: Array| x.less(100), |x| x * 3, array(1))?;
+/// let x = while_loop(|x: Array| x.less(100), |x| x * 3, 1)?;
 /// assert_eq!(x.item::<i32>()?, 243);
 /// # Ok::<(), shardax::Error>(())
 /// ```
@@ -60,7 +61,7 @@ impl IntoPredicate for Result<Array> {
 /// Returns an error if the condition is not one boolean, or if the body changes the structure, a dtype or a shape of
 /// the carry.
 #[track_caller]
-pub fn while_loop<C, P, R>(cond_fun: impl Fn(C) -> P, body_fun: impl Fn(C) -> R, init: C) -> Result<C>
+pub fn while_loop<C, P, R>(cond_fun: impl Fn(C) -> P, body_fun: impl Fn(C) -> R, init: impl IntoArg<C>) -> Result<C>
 where
     C: Tree,
     P: IntoPredicate,
@@ -68,7 +69,7 @@ where
 {
     let location = Location::caller();
     let _line = source::enter_at(location);
-    let init = Flat::from_arguments(&init);
+    let init = Flat::from_arguments(&init.into_arg());
     run_while(
         &Carry::new("while_loop", &init.def),
         &|carry: &Flat| Ok(Flat::of(&cond_fun(carry.build()?).into_predicate()?)),
@@ -146,7 +147,7 @@ pub fn fori_loop<C, R>(
     lower: impl ArrayLike,
     upper: impl ArrayLike,
     body_fun: impl Fn(Array, C) -> R,
-    init: C,
+    init: impl IntoArg<C>,
 ) -> Result<C>
 where
     C: Tree,
@@ -175,14 +176,14 @@ impl ScanOptions {
         lower: impl ArrayLike,
         upper: impl ArrayLike,
         body_fun: impl Fn(Array, C) -> R,
-        init: C,
+        init: impl IntoArg<C>,
     ) -> Result<C>
     where
         C: Tree,
         R: IntoOutput<Output = C>,
     {
         let unroll = self.steps_at_once();
-        counted(unroll, lower.into_array(), upper.into_array(), body_fun, init, Location::caller())
+        counted(unroll, lower.into_array(), upper.into_array(), body_fun, init.into_arg(), Location::caller())
     }
 }
 

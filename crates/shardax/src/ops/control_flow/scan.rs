@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::conditionals::FlatFn;
 use super::{Carry, converted};
 use crate::core::array::Array;
-use crate::core::function::IntoOutput;
+use crate::core::function::{IntoArg, IntoOutput};
 use crate::core::primitive::{Outputs, Primitive};
 use crate::core::program::Aval;
 use crate::core::program::trace::{bind_at, check_usable, with_source};
@@ -29,12 +29,12 @@ use crate::source;
 ///
 /// `f` receives the carry and one slice of `xs`, and returns the next carry and an output. The result is the last carry
 /// and the outputs, stacked along a new leading axis. `f` is traced once, whatever the number of steps, and the loop is
-/// differentiable in both modes.
+/// differentiable in both modes. You can pass `init` and `xs` by reference, and a number for an array.
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::control_flow::scan;
-/// let (sum, partial) = scan(|sum, x| (&sum + x, sum), Array::from(0.0), array([1.0f32, 2.0, 3.0]))?;
+/// let (sum, partial) = scan(|sum: Array, x: Array| (&sum + x, sum), 0.0, array([1.0f32, 2.0, 3.0]))?;
 /// assert_eq!(sum.item::<f32>()?, 6.0);
 /// assert_eq!(partial.to_vec::<f32>()?, [0.0, 1.0, 3.0]);
 /// # Ok::<(), shardax::Error>(())
@@ -44,7 +44,7 @@ use crate::source;
 /// Returns an error if the leaves of `xs` differ in the size of their leading axis, or if a step changes the structure,
 /// a dtype or a shape of the carry.
 #[track_caller]
-pub fn scan<C, X, Y, R>(f: impl Fn(C, X) -> R, init: C, xs: X) -> Result<(C, Y)>
+pub fn scan<C, X, Y, R>(f: impl Fn(C, X) -> R, init: impl IntoArg<C>, xs: impl IntoArg<X>) -> Result<(C, Y)>
 where
     C: Tree,
     X: Tree,
@@ -176,14 +176,14 @@ impl ScanOptions {
     /// # Errors
     /// Returns an error in the same cases as [`scan`](scan()).
     #[track_caller]
-    pub fn scan<C, X, Y, R>(self, f: impl Fn(C, X) -> R, init: C, xs: X) -> Result<(C, Y)>
+    pub fn scan<C, X, Y, R>(self, f: impl Fn(C, X) -> R, init: impl IntoArg<C>, xs: impl IntoArg<X>) -> Result<(C, Y)>
     where
         C: Tree,
         X: Tree,
         Y: Tree,
         R: IntoOutput<Output = (C, Y)>,
     {
-        let args = Flat::from_arguments(&(init, xs));
+        let args = Flat::from_arguments(&(init.into_arg(), xs.into_arg()));
         let body: FlatFn<'_> = &|args| {
             let (carry, x) = args.build::<(C, X)>()?;
             Ok(Flat::of(&f(carry, x).into_output()?))
