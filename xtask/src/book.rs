@@ -72,7 +72,8 @@ fn unknown_settings<'a>(root: &Path, pages: impl Iterator<Item = &'a PathBuf>) -
     for page in pages {
         let text = read(&root.join(page))?;
         for (at, _) in text.match_indices("SHARDAX_") {
-            let name = text[at..].split(|c: char| !c.is_ascii_uppercase() && c != '_').next().unwrap_or_default();
+            let is_part = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+            let name = text[at..].split(|c| !is_part(c)).next().unwrap_or_default();
             // Rust sources contain a setting as a quoted name, and scripts as `${NAME`.
             if !sources.contains(&format!("\"{name}\"")) && !sources.contains(&format!("${{{name}")) {
                 unknown.push(format!("{}: {name}: no source reads it", page.display()));
