@@ -84,16 +84,32 @@ trait Unit: Copy + Send + Sync {
     /// Multiplies words of `H` rows with words of [`COLUMNS`] columns.
     fn tile<const H: usize>(self, left: &[u32], right: &[u32], sums: &mut Tile<Self::Sum, H>);
 
-    /// Multiplies words of `H` rows with [`COLUMNS`] columns of a matrix in row order, whose rows have this distance, without packing it.
-    /// Returns `false` if the unit has no such function; then nothing is written.
+    /// Multiplies words of `H` rows with [`COLUMNS`] columns of a matrix in row order, whose rows have this distance, without packing it,
+    /// and writes the products of the columns with [`Self::LEFT_MASK`] if it is not 0. Returns `false` if the unit has no such function;
+    /// then nothing is written.
     fn tile_of_rows<const H: usize>(
         self,
         _left: &[u32],
         _right: &[Self::Element],
         _stride: usize,
         _sums: &mut Tile<Self::Sum, H>,
+        _excess: &mut [Self::Sum; COLUMNS],
     ) -> bool {
         false
+    }
+
+    /// The unit has [`Self::dots`].
+    const HAS_DOTS: bool = false;
+
+    /// The sums of the products of `C` columns whose elements are contiguous and `H` rows, of which [`LINE`] words are next to each other.
+    /// Also writes the products of the columns with [`Self::LEFT_MASK`] if it is not 0.
+    fn dots<const H: usize, const C: usize>(
+        self,
+        _rows: &[[[u32; LINE]; H]],
+        _columns: [&[Self::Element]; C],
+        _excess: &mut [Self::Sum; C],
+    ) -> [[Self::Sum; C]; H] {
+        [[Self::Sum::default(); C]; H]
     }
 
     /// The product of tile registers, if the processor has them.
@@ -318,8 +334,19 @@ impl<U: Unit, R: Rounded<U::Sum>> WithSimd for Run<'_, '_, U, R> {
             return amx::multiply::<U, R, _>(registers, [left, right], out, buffers);
         }
         let words = left.depth.div_ceil(U::GROUP);
+        if left.sides <= MAX_TILE_ROWS && U::HAS_DOTS && right.columns().is_some() {
+            return match left.sides {
+                1 => multiply_columns::<U, R, 1, 4>(unit, left, right, out, buffers),
+                2 => multiply_columns::<U, R, 2, 4>(unit, left, right, out, buffers),
+                3..=4 => multiply_columns::<U, R, 4, 4>(unit, left, right, out, buffers),
+                5..=8 => multiply_columns::<U, R, 8, 3>(unit, left, right, out, buffers),
+                _ => multiply_columns::<U, R, MAX_TILE_ROWS, 2>(unit, left, right, out, buffers),
+            };
+        }
         if left.sides <= MAX_TILE_ROWS {
             return match left.sides {
+                1 => multiply_few::<U, R, 1>(unit, left, right, out, buffers),
+                2 => multiply_few::<U, R, 2>(unit, left, right, out, buffers),
                 ..=4 => multiply_few::<U, R, 4>(unit, left, right, out, buffers),
                 5..=8 => multiply_few::<U, R, 8>(unit, left, right, out, buffers),
                 _ => multiply_few::<U, R, MAX_TILE_ROWS>(unit, left, right, out, buffers),
@@ -368,23 +395,25 @@ fn multiply_few<U: Unit, R: Rounded<U::Sum>, const H: usize>(
             let columns = right.slice(start, COLUMNS.min(right.sides - start));
             let columns = columns.part(part * FEW_DEPTH * U::GROUP, depth * U::GROUP);
             let mut part_sums = [[U::Sum::default(); COLUMNS]; H];
+            let mut part_excess = [[U::Sum::default(); COLUMNS]];
             // A matrix in row order needs no packing if the unit can join its rows in registers.
             let is_multiplied = match columns.full_rows(COLUMNS, depth * U::GROUP) {
                 Some((right, stride)) => {
                     prefetch_panels(right, [depth * U::GROUP, stride], panel % PANELS_AHEAD);
-                    unit.tile_of_rows(rows, right, stride, &mut part_sums)
+                    unit.tile_of_rows(rows, right, stride, &mut part_sums, &mut part_excess[0])
                 }
                 None => false,
             };
             if !is_multiplied {
                 pack::<U, COLUMNS>(columns, 0, packed);
                 unit.tile(rows, packed, &mut part_sums);
+                if U::LEFT_MASK != 0 {
+                    unit.tile::<1>(&mask[..depth], packed, &mut part_excess);
+                }
             }
             add_sums(sums.as_flattened_mut(), part_sums.as_flattened());
             if let Some(excess) = excess.get_mut(panel) {
-                let mut part_excess = [[U::Sum::default(); COLUMNS]];
-                unit.tile::<1>(&mask[..depth], packed, &mut part_excess);
-                add_sums(excess, part_excess.as_flattened());
+                add_sums(excess, &part_excess[0]);
             }
         }
     }
@@ -396,6 +425,40 @@ fn multiply_few<U: Unit, R: Rounded<U::Sum>, const H: usize>(
         for (mut out, sums) in out.rows_mut().into_iter().zip(sums) {
             let Some(out) = out.as_slice_mut() else { continue };
             write::<U, R>(&mut out[start..end], sums, excess);
+        }
+    }
+}
+
+/// Multiplies at most `H` rows with a matrix whose columns are contiguous, `C` columns at a time, without packing them.
+#[inline(always)]
+fn multiply_columns<U: Unit, R: Rounded<U::Sum>, const H: usize, const C: usize>(
+    unit: U,
+    left: Matrix<'_, U::Element>,
+    right: Matrix<'_, U::Element>,
+    mut out: ArrayViewMut2<'_, R>,
+    buffers: &mut Buffers,
+) {
+    let Some((matrix, stride)) = right.columns() else { return };
+    // A vector of each row before the next vectors. Missing rows are zero, and missing columns are others once more: their sums are not
+    // written.
+    let words = left.depth.div_ceil(U::GROUP).next_multiple_of(LINE);
+    let (row_words, rows) = sized(&mut buffers.left, words * (H + 1)).split_at_mut(words);
+    let rows = rows.as_chunks_mut::<LINE>().0.as_chunks_mut::<H>().0;
+    rows.as_flattened_mut().as_flattened_mut().fill(0);
+    for row in 0..left.sides {
+        pack::<U, 1>(left.slice(row, 1), U::LEFT_MASK, row_words);
+        for (vectors, words) in rows.iter_mut().zip(row_words.as_chunks::<LINE>().0) {
+            vectors[row] = *words;
+        }
+    }
+    for start in (0..right.sides).step_by(C) {
+        let columns = std::array::from_fn(|i| &matrix[(start + i).min(right.sides - 1) * stride..][..right.depth]);
+        let mut excess = [U::Sum::default(); C];
+        let sums = unit.dots::<H, C>(&*rows, columns, &mut excess);
+        for (mut out, sums) in out.rows_mut().into_iter().zip(sums) {
+            for ((out, sum), excess) in out.iter_mut().skip(start).zip(sums).zip(excess) {
+                *out = R::rounded(sum.subtract(excess));
+            }
         }
     }
 }

@@ -45,6 +45,11 @@ impl<'a, T> Matrix<'a, T> {
         is_full.then_some((self.data, self.stride))
     }
 
+    /// The elements and the distance of sides, if the elements of a side are contiguous.
+    pub fn columns(self) -> Option<(&'a [T], usize)> {
+        self.has_contiguous_sides.then_some((self.data, self.stride))
+    }
+
     /// Some of the sides.
     pub fn slice(self, start: usize, sides: usize) -> Self {
         let offset = start * if self.has_contiguous_sides { self.stride } else { 1 };

@@ -4,7 +4,7 @@
 use half::bf16;
 use pulp::Scalar;
 
-use super::{COLUMNS, Tile, Unit};
+use super::{COLUMNS, LINE, Tile, Unit};
 
 /// Pairs of bf16, in ordinary instructions.
 #[derive(Clone, Copy)]
@@ -124,7 +124,8 @@ mod x86 {
     use super::super::amx::{TileProduct, WORDS};
     use super::super::pack::word;
     use super::super::tile_registers::{Bf16Tiles, Int8Tiles, tile_registers};
-    use super::{Bf16Pairs, COLUMNS, Int8Pairs, Tile, Unit};
+    use super::{Bf16Pairs, COLUMNS, Int8Pairs, LINE, Tile, Unit};
+    use crate::prefetch::{AHEAD, prefetch};
 
     /// Pairs of bf16 by AVX512-BF16, and by AMX if the processor has it. A value exists only where the processor has AVX512-BF16.
     #[derive(Clone, Copy)]
@@ -186,10 +187,24 @@ mod x86 {
             right: &[bf16],
             stride: usize,
             sums: &mut Tile<f32, H>,
+            _excess: &mut [f32; COLUMNS],
         ) -> bool {
             // SAFETY: `self` exists, so that the processor has the instructions.
             unsafe { bf16_rows_tile(left, right, stride, sums) };
             true
+        }
+
+        const HAS_DOTS: bool = true;
+
+        #[inline(always)]
+        fn dots<const H: usize, const C: usize>(
+            self,
+            rows: &[[[u32; LINE]; H]],
+            columns: [&[bf16]; C],
+            _excess: &mut [f32; C],
+        ) -> [[f32; C]; H] {
+            // SAFETY: `self` exists, so that the processor has the instructions.
+            unsafe { bf16_dots(rows, columns) }
         }
 
         #[inline(always)]
@@ -251,6 +266,33 @@ mod x86 {
         fn tile<const H: usize>(self, left: &[u32], right: &[u32], sums: &mut Tile<i32, H>) {
             // SAFETY: `self` exists, so that the processor has the instructions.
             unsafe { int8_tile(left, right, sums) }
+        }
+
+        #[inline(always)]
+        fn tile_of_rows<const H: usize>(
+            self,
+            left: &[u32],
+            right: &[i8],
+            stride: usize,
+            sums: &mut Tile<i32, H>,
+            excess: &mut [i32; COLUMNS],
+        ) -> bool {
+            // SAFETY: `self` exists, so that the processor has the instructions.
+            unsafe { int8_rows_tile(left, right, stride, sums, excess) };
+            true
+        }
+
+        const HAS_DOTS: bool = true;
+
+        #[inline(always)]
+        fn dots<const H: usize, const C: usize>(
+            self,
+            rows: &[[[u32; LINE]; H]],
+            columns: [&[i8]; C],
+            excess: &mut [i32; C],
+        ) -> [[i32; C]; H] {
+            // SAFETY: `self` exists, so that the processor has the instructions.
+            unsafe { int8_dots(rows, columns, excess) }
         }
 
         #[inline(always)]
@@ -356,6 +398,133 @@ mod x86 {
             // SAFETY: the same.
             *sums = unsafe { transmute::<[__m512i; 2], [i32; COLUMNS]>(vectors) };
         }
+    }
+
+    /// Like [`int8_tile`], of rows of a matrix at this distance, and the sums of the columns times 128. Four rows are joined to words in
+    /// registers. The instructions join elements within 128 bits, so that four sums of each vector are next to each other.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    fn int8_rows_tile<const H: usize>(
+        left: &[u32],
+        right: &[i8],
+        stride: usize,
+        sums: &mut Tile<i32, H>,
+        excess: &mut [i32; COLUMNS],
+    ) {
+        let mut vectors = [[_mm512_setzero_si512(); 2]; H];
+        let mut extra = [_mm512_setzero_si512(); 2];
+        let mask = _mm512_set1_epi32(Int8Dot::LEFT_MASK.cast_signed());
+        for (group, left) in left.as_chunks::<H>().0.iter().enumerate() {
+            let [a, b, c, d] = [0, 1, 2, 3].map(|row| {
+                let (elements, _) = right[(4 * group + row) * stride..][..COLUMNS].as_chunks::<COLUMNS>();
+                // SAFETY: all bits are vectors, and the sizes are equal.
+                unsafe { transmute::<[i8; COLUMNS], __m256i>(elements[0]) }
+            });
+            let (ab_low, ab_high) = (_mm256_unpacklo_epi8(a, b), _mm256_unpackhi_epi8(a, b));
+            let (cd_low, cd_high) = (_mm256_unpacklo_epi8(c, d), _mm256_unpackhi_epi8(c, d));
+            let first = joined(_mm256_unpacklo_epi16(ab_low, cd_low), _mm256_unpackhi_epi16(ab_low, cd_low));
+            let second = joined(_mm256_unpacklo_epi16(ab_high, cd_high), _mm256_unpackhi_epi16(ab_high, cd_high));
+            for (vectors, word) in vectors.iter_mut().zip(left) {
+                let x = _mm512_set1_epi32(word.cast_signed());
+                vectors[0] = _mm512_dpbusd_epi32(vectors[0], x, first);
+                vectors[1] = _mm512_dpbusd_epi32(vectors[1], x, second);
+            }
+            extra = [_mm512_dpbusd_epi32(extra[0], mask, first), _mm512_dpbusd_epi32(extra[1], mask, second)];
+        }
+        write_joined(&extra, excess);
+        for (sums, vectors) in sums.iter_mut().zip(&vectors) {
+            write_joined(vectors, sums);
+        }
+    }
+
+    /// Writes the sums of columns that [`int8_rows_tile`] joined.
+    #[inline(always)]
+    fn write_joined(vectors: &[__m512i; 2], sums: &mut [i32; COLUMNS]) {
+        // SAFETY: all bits are vectors, and the sizes are equal.
+        let fours = unsafe { transmute::<[__m512i; 2], [[[i32; 4]; 4]; 2]>(*vectors) };
+        for (index, sums) in sums.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            *sums = fours[index / 2 % 2][index % 2 * 2 + index / 4];
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn joined(low: __m256i, high: __m256i) -> __m512i {
+        _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
+    }
+
+    /// The sums of the products of rows of words and columns of elements.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    fn bf16_dots<const H: usize, const C: usize>(rows: &[[[u32; LINE]; H]], columns: [&[bf16]; C]) -> [[f32; C]; H] {
+        let mut vectors = [[_mm512_setzero_ps(); C]; H];
+        for (step, rows) in rows.iter().enumerate() {
+            let mut right = [_mm512_setzero_si512(); C];
+            for (right, column) in right.iter_mut().zip(&columns) {
+                // SAFETY: all bits are vectors, and the sizes are equal.
+                *right = unsafe { transmute::<[bf16; 2 * LINE], __m512i>(next_elements(column, step, bf16::ZERO)) };
+            }
+            for (vectors, row) in vectors.iter_mut().zip(rows) {
+                // SAFETY: the same.
+                let x = unsafe { transmute::<[u32; LINE], __m512bh>(*row) };
+                for (sum, y) in vectors.iter_mut().zip(&right) {
+                    // SAFETY: the same.
+                    *sum = _mm512_dpbf16_ps(*sum, x, unsafe { transmute::<__m512i, __m512bh>(*y) });
+                }
+            }
+        }
+        let mut sums = [[0.0; C]; H];
+        for (sum, vector) in sums.as_flattened_mut().iter_mut().zip(vectors.as_flattened()) {
+            *sum = _mm512_reduce_add_ps(*vector);
+        }
+        sums
+    }
+
+    /// Like [`bf16_dots`], and the sums of the columns times 128.
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    fn int8_dots<const H: usize, const C: usize>(
+        rows: &[[[u32; LINE]; H]],
+        columns: [&[i8]; C],
+        excess: &mut [i32; C],
+    ) -> [[i32; C]; H] {
+        let mut vectors = [[_mm512_setzero_si512(); C]; H];
+        let mut extra = [_mm512_setzero_si512(); C];
+        let mask = _mm512_set1_epi32(Int8Dot::LEFT_MASK.cast_signed());
+        for (step, rows) in rows.iter().enumerate() {
+            let mut right = [_mm512_setzero_si512(); C];
+            for (right, column) in right.iter_mut().zip(&columns) {
+                // SAFETY: all bits are vectors, and the sizes are equal.
+                *right = unsafe { transmute::<[i8; 4 * LINE], __m512i>(next_elements(column, step, 0)) };
+            }
+            for (vectors, row) in vectors.iter_mut().zip(rows) {
+                // SAFETY: the same.
+                let x = unsafe { transmute::<[u32; LINE], __m512i>(*row) };
+                for (sum, y) in vectors.iter_mut().zip(&right) {
+                    *sum = _mm512_dpbusd_epi32(*sum, x, *y);
+                }
+            }
+            for (sum, y) in extra.iter_mut().zip(&right) {
+                *sum = _mm512_dpbusd_epi32(*sum, mask, *y);
+            }
+        }
+        for (excess, vector) in excess.iter_mut().zip(&extra) {
+            *excess = _mm512_reduce_add_epi32(*vector);
+        }
+        let mut sums = [[0; C]; H];
+        for (sum, vector) in sums.as_flattened_mut().iter_mut().zip(vectors.as_flattened()) {
+            *sum = _mm512_reduce_add_epi32(*vector);
+        }
+        sums
+    }
+
+    /// The elements of a vector, the last ones of a column followed by zeros. Requests the elements of the next columns.
+    #[inline(always)]
+    fn next_elements<T: Copy, const N: usize>(column: &[T], step: usize, zero: T) -> [T; N] {
+        prefetch(column, step * N + AHEAD / 4 / size_of::<T>());
+        let (vectors, rest) = column.as_chunks::<N>();
+        vectors.get(step).copied().unwrap_or_else(|| {
+            let mut last = [zero; N];
+            last[..rest.len()].copy_from_slice(rest);
+            last
+        })
     }
 
     /// Adds the products of four rows and half of the columns at a time: sums of more do not fit the 16 registers.

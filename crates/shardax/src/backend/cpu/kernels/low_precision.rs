@@ -52,7 +52,7 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     Some(reshape(cx, product, &out.shape))
 }
 
-/// Returns `true` for a product of at least five rows and a matrix in row order, both of bf16, which the processor's instructions compute
+/// Returns `true` for a product of at least three rows and a matrix in either order, both of bf16, which the processor's instructions compute
 /// faster than the kernel of few rows.
 pub(super) fn is_read_in_place(dot: &DotGeneral, cx: &Lowering, args: &[Value]) -> bool {
     let [x, w] = [args[0], args[1]].map(|v| stored(cx, v));
@@ -62,9 +62,9 @@ pub(super) fn is_read_in_place(dot: &DotGeneral, cx: &Lowering, args: &[Value]) 
     let [columns, depth] = [size_of_dims(cx.shape(w), &w_free), size_of_dims(cx.shape(w), &dot.rhs_contract)];
     are_bf16
         && has_bf16_instructions()
-        && rows >= 5
+        && rows >= 3
         && columns.min(depth) >= limits::MATMUL_SIDE
-        && contracted_dim([&dot.rhs_batch, &w_free, &dot.rhs_contract]) == Some(1)
+        && contracted_dim([&dot.rhs_batch, &w_free, &dot.rhs_contract]).is_some()
 }
 
 /// Handles a call. `lhs` and `rhs` are the contracted dimensions of the operands.
