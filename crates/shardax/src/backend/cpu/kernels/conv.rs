@@ -80,13 +80,10 @@ impl Conv<'_> {
         let is_wide = is_always_used() || features.min(outputs) >= limits::CONVOLUTION_FEATURES;
         // With a base dilation there are `apart` convolutions, and each multiplies one in `apart` elements.
         let work = self.work() / apart.saturating_mul(apart);
-        // XLA widens half precision as fast as the kernel, so the kernel is worthwhile only if it skips the zeros of a
-        // base dilation.
-        let is_ahead = lhs.dtype == DType::F32 || apart > 1 || is_always_used();
         let spatial = [spatial(&rhs.shape, &conv.rhs), spatial(&out.shape, &conv.out)];
         let is_winograd = self.is_winograd(spatial, lhs.shape[conv.lhs[0]], [features, outputs]);
         let target = if is_winograd { filter_window::WINOGRAD } else { filter_window::CONVOLUTION };
-        (is_wide && is_ahead && is_worth(work, limits::CONVOLUTION)).then_some(target)
+        (is_wide && is_worth(work, limits::CONVOLUTION)).then_some(target)
     }
 
     /// The target of a convolution of features in groups, or of the gradient of its filter, if it is worthwhile.
@@ -127,7 +124,7 @@ impl Conv<'_> {
         images: usize,
         [features, outputs]: [usize; 2],
     ) -> bool {
-        let is_fastest = self.lhs.dtype == DType::F32 && matches!(self.conv.precision, None | Some(Precision::Default));
+        let is_fastest = matches!(self.conv.precision, None | Some(Precision::Default));
         let is_dense = self.conv.window.iter().all(|w| w.base_dilation == 1);
         let tiles = size.iter().fold(images, |n, d| n.saturating_mul(d.div_ceil(2)));
         let is_faster = tiles >= limits::WINOGRAD_TILES

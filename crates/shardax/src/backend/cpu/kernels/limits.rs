@@ -68,7 +68,7 @@ pub(super) const ATTENTION_OF_FEW: usize = 1 << 14;
 /// Filter gradients as products of patches. There must be at least `shardax_cpu_kernels::MIN_PATCHES` patches.
 pub(super) const FILTER_GRADIENT: usize = 1 << 20;
 
-/// Convolutions, and gradients with respect to the image. For bf16 and f16, only gradients of strided convolutions.
+/// Convolutions, and gradients with respect to the image.
 pub(super) const CONVOLUTION: usize = 1 << 20;
 
 /// The minimum number of input and of output features of convolutions: with fewer, building patches dominates.
