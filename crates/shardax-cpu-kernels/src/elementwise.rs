@@ -136,14 +136,14 @@ where
 }
 
 /// A function of one number.
-trait Function<T>: Send + Sync {
+pub(crate) trait Function<T>: Send + Sync {
     /// The function of a number for which [`Self::is_regular`] is true.
     fn by_polynomial<S: Simd>(simd: S, x: T) -> T;
     fn is_regular(x: T) -> bool;
     fn by_library(x: T) -> T;
 }
 
-fn apply<F: Function<T>, T: Copy + Send + Sync>(x: &[T], out: &mut [T], threads: usize) -> Result<()> {
+pub(crate) fn apply<F: Function<T>, T: Copy + Send + Sync>(x: &[T], out: &mut [T], threads: usize) -> Result<()> {
     check("the elements of the result", out.len(), x.len())?;
     let tasks = x.chunks(ELEMENTS_PER_TASK).zip(out.chunks_mut(ELEMENTS_PER_TASK)).collect();
     run_tasks(

@@ -14,7 +14,8 @@
 //! | [`cumulative`] | cumulative sums, products, maxima and minima | f32, f64, integers of 32 and 64 bits |
 //! | [`cumulative_logsumexp`] | logarithms of cumulative sums of exponentials | f32, f64 |
 //! | [`sin`], [`cos`], [`tan`], [`log`] | sines, cosines, tangents and logarithms | f32, f64 |
-//! | [`pow`], [`cbrt`] | powers and cube roots | f32, and f64 for roots |
+//! | [`pow`], [`pow_f64`], [`cbrt`] | powers and cube roots | f32, f64 |
+//! | [`sinh`], [`cosh`], [`erf`] | hyperbolic sines and cosines, the error function | f64 |
 //! | [`erf_inv`] | the inverse error function | f32 |
 //! | [`remainder`] | remainders of divisions | f32, f64 |
 //! | [`scatter_add`] | sums of numbers at positions of a vector | f32, f64, integers of 32 and 64 bits |
@@ -59,6 +60,7 @@ mod decompositions;
 mod depthwise;
 mod elementwise;
 mod erf_inv;
+mod exponential;
 mod feature_groups;
 mod few_rows;
 mod filter_gradient;
@@ -74,6 +76,7 @@ mod patches;
 mod per_type;
 mod phases;
 mod power;
+mod power_f64;
 mod prefetch;
 mod product;
 mod radix;
@@ -104,6 +107,7 @@ pub use decompositions::{cholesky, eigh, qr, svd};
 pub use depthwise::depthwise_filter_gradient;
 pub use elementwise::{Angle, cos, log, sin, tan};
 pub use erf_inv::erf_inv;
+pub use exponential::{cosh, erf, sinh};
 pub use feature_groups::FeatureGroups;
 pub use few_rows::{MAX_ROWS, Weight, few_rows};
 pub use filter_gradient::{MIN_PATCHES, filter_gradient};
@@ -114,6 +118,7 @@ pub use low_precision::{Bf16Sum, has_bf16_instructions, matmul_bf16, matmul_i8};
 pub use lu::lu;
 pub use matmul::{Float, matmul};
 pub use power::{Radicand, cbrt, pow};
+pub use power_f64::pow_f64;
 #[cfg(feature = "decompositions")]
 pub use real::Real;
 pub use remainder::{Remainder, remainder};

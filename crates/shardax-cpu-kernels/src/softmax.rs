@@ -43,7 +43,7 @@ const SMALLEST: f64 = -708.396;
 const LN_2: [f64; 2] = [0.6931471803691238, 1.9082149292705877e-10];
 
 /// (eʳ - 1 - r) / r² between the halves of log 2, interpolated at Chebyshev nodes.
-const EXP: [f64; 10] = [
+pub(crate) const EXP: [f64; 10] = [
     0.5,
     0.16666666666666669,
     0.041666666666623824,

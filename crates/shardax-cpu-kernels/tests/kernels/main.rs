@@ -7,6 +7,7 @@ mod convolution;
 mod cumulative;
 mod elementwise;
 mod erf_inv;
+mod exponential;
 mod feature_groups;
 mod few_rows;
 mod grouped;

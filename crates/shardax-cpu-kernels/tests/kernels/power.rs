@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::assert_error;
-use shardax_cpu_kernels::{cbrt, pow};
+use shardax_cpu_kernels::{cbrt, pow, pow_f64};
 
 /// Numbers of f32 with rules of their own: signs, zeros, infinities, subnormal numbers, and odd, even and large integers.
 const SPECIAL: [f32; 30] = [
@@ -58,6 +58,35 @@ fn powers_of_special_numbers() {
             assert_near(*power, f64::from(*x).powf((*y).into()), 0.51, &format!("{x} to the power {y}"));
         }
     }
+}
+
+#[test]
+fn powers_of_f64() {
+    let special =
+        SPECIAL.map(f64::from).into_iter().chain([5e-324, f64::MAX, f64::MIN_POSITIVE, 1.0 - f64::EPSILON / 2.0]);
+    let special: Vec<f64> = special.collect();
+    let pairs = special.iter().flat_map(|x| special.iter().map(move |y| (*x, *y)));
+    let fraction = |i: usize, step: f64| (i as f64 * step).fract() * 2.0 - 1.0;
+    let all_sizes = (0..60_000).map(|i| {
+        let x = (708.0 * fraction(i, 0.618_033_988_7)).exp();
+        (x, fraction(i, 0.414_213_562_3) * 750.0 / x.ln().abs().max(1e-3))
+    });
+    // Next to 1, where the logarithm cancels.
+    let near_one =
+        (0..20_000).map(|i| (1.0 + 0.3 * fraction(i, 0.732_050_807_6), 300.0 * fraction(i, 0.236_067_977_5)));
+    let (x, y): (Vec<f64>, Vec<f64>) = pairs.chain(all_sizes).chain(near_one).unzip();
+    for threads in [1, 3] {
+        let mut powers = vec![0.0; x.len()];
+        pow_f64(&x, &y, &mut powers, threads).unwrap();
+        for ((x, y), found) in x.iter().zip(&y).zip(&powers) {
+            let want = x.powf(*y);
+            let is_near = (found - want).abs() <= f64::EPSILON * want.abs();
+            let is_same = found.to_bits() == want.to_bits() || found.is_nan() && want.is_nan();
+            assert!(is_near || is_same, "{x} to the power {y}: {found}, not {want}");
+        }
+    }
+    assert_error(pow_f64(&[1.0], &[1.0; 2], &mut [1.0], 1), "the elements of the exponent: 2, expected 1");
+    assert_error(pow_f64(&[1.0], &[1.0], &mut [], 1), "the elements of the result: 0, expected 1");
 }
 
 #[test]

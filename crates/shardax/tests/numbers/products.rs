@@ -236,11 +236,13 @@ fn elements_of_transposes() {
 /// Functions that XLA calls the C library for.
 fn elementwise_functions() {
     let x = arange(0..3000).astype(DType::F64) / 7.0 + 0.01;
-    let functions: [(&str, fn(Array) -> Array, fn(f64) -> f64, &[DType]); 4] = [
+    let functions: [(&str, fn(Array) -> Array, fn(f64) -> f64, &[DType]); 6] = [
         ("sin", |x| x.sin(), f64::sin, &[DType::F32, DType::F64, DType::Bf16, DType::F16]),
         ("cos", |x| x.cos(), f64::cos, &[DType::F32, DType::F64, DType::Bf16, DType::F16]),
         ("tan", shardax::numpy::tan, f64::tan, &[DType::F32, DType::Bf16]),
         ("log", |x| x.log(), f64::ln, &[DType::F64]),
+        ("sinh", |x| x.sinh(), f64::sinh, &[DType::F64]),
+        ("cosh", |x| x.cosh(), f64::cosh, &[DType::F64]),
     ];
     for (name, function, scalar_function, dtypes) in functions {
         for &dtype in dtypes.iter().step_by(one_of(4)) {
@@ -249,7 +251,7 @@ fn elementwise_functions() {
             assert!(text.contains(&format!("shardax_{name}")), "{text}");
             let want: Vec<f64> = floats(&x).into_iter().map(scalar_function).collect();
             let epsilon = match dtype {
-                DType::F64 => 3e-16,
+                DType::F64 => 7e-16,
                 DType::F32 => 1e-7,
                 DType::F16 => 1e-3,
                 _ => 8e-3,
@@ -260,6 +262,27 @@ fn elementwise_functions() {
             let text = function.lower(x.get(s![..100])).unwrap().as_text().to_string();
             assert!(!text.contains("shardax_"), "few elements are computed by XLA's loop:\n{text}");
         }
+    }
+    // Powers with an array of exponents.
+    let x = arange(0..3000).astype(DType::F64) / 7.0 + 0.01;
+    let power = jit(|x: Array| x.pow((&x / 200.0).sin() * 3));
+    let text = power.lower(&x).unwrap().as_text().to_string();
+    assert!(text.contains("shardax_pow"), "{text}");
+    for (found, x) in floats(&power.call(&x).unwrap()).into_iter().zip(floats(&x)) {
+        let want = x.powf((x / 200.0).sin() * 3.0);
+        // The exponent is rounded, and its sine has an error of one unit.
+        assert!((found - want).abs() < 4e-14 * want, "{x}: {found}, not {want}");
+    }
+    // The library has no error function. Its derivative is 2 / sqrt(pi) exp(-x²).
+    let erf = jit(|x: Array| shardax::scipy::special::erf(x));
+    let x = arange(-1500..1500).astype(DType::F64) / 250.0;
+    let text = erf.lower(&x).unwrap().as_text().to_string();
+    assert!(text.contains("shardax_erf"), "{text}");
+    let y = floats(&erf.call(&x).unwrap());
+    let slopes = floats(&jit(grad(|x: Array| shardax::scipy::special::erf(x).sum(..))).call(&x).unwrap());
+    for i in 1..2999 {
+        let between = (y[i + 1] - y[i - 1]) * 125.0;
+        assert!((between - slopes[i]).abs() < 1e-5, "the slope {} at {i}, not {between}", slopes[i]);
     }
 }
 
@@ -349,7 +372,7 @@ fn few_rows() {
         for (spec, a, b) in cases.into_iter().skip(d % one_of(4)).step_by(one_of(4)) {
             let (a, b) = (cast(operand_of(a, 1), is_half, dtype), weights(b, dtype));
             let (text, found) = text_and_numbers(spec, &a, &b);
-            // Instructions for bfloat16 read a matrix in row order faster.
+            // Instructions for bfloat16 multiply three rows or more faster.
             let by_instructions = dtype == DType::Bf16 && has_bf16_instructions();
             let is_called =
                 text.contains("shardax_few_rows") || by_instructions && text.contains("shardax_dot_low_precision");

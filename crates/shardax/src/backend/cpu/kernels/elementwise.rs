@@ -1,5 +1,5 @@
-//! Sines, cosines, tangents, cube roots, powers and inverse error functions of f32, and logarithms of f64. XLA (xla-cpu-pjrt 0.0.1) calls
-//! the C library for each element.
+//! Sines, cosines, tangents, cube roots, powers and inverse error functions of f32, and logarithms, hyperbolic functions and
+//! error functions of f64. XLA (xla-cpu-pjrt 0.0.1) calls the C library for each element, or computes longer series.
 
 use shardax_cpu_kernels as kernels;
 use shardax_pjrt::ElementType;
@@ -16,6 +16,9 @@ pub(super) const SIN: &str = "shardax_sin";
 pub(super) const COS: &str = "shardax_cos";
 pub(super) const TAN: &str = "shardax_tan";
 pub(super) const LOG: &str = "shardax_log";
+pub(super) const SINH: &str = "shardax_sinh";
+pub(super) const COSH: &str = "shardax_cosh";
+pub(super) const ERF: &str = "shardax_erf";
 pub(super) const CBRT: &str = "shardax_cbrt";
 pub(super) const ERF_INV: &str = "shardax_erf_inv";
 pub(super) const POW: &str = "shardax_pow";
@@ -28,6 +31,9 @@ pub(crate) fn lower(name: &str, cx: &mut Lowering, x: Value, out: &Aval) -> Opti
         ("cos", DType::F32 | DType::F64) => COS,
         ("tan", DType::F32) => TAN,
         ("log", DType::F64) => LOG,
+        ("sinh", DType::F64) => SINH,
+        ("cosh", DType::F64) => COSH,
+        ("erf", DType::F64) => ERF,
         ("cbrt", DType::F32 | DType::F64) => CBRT,
         // Random normal numbers. The kernel has the approximation of XLA, and so JAX's numbers up to the last places.
         ("erf_inv_of_xla", DType::F32) => ERF_INV,
@@ -45,13 +51,13 @@ pub(crate) fn lower(name: &str, cx: &mut Lowering, x: Value, out: &Aval) -> Opti
 /// the exponent is a constant.
 pub(crate) fn lower_power(cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
     let has_scalar_exponent = cx.shape(args[1]).is_empty();
-    let is_worth = is_worth(out.size(), limits::ELEMENTWISE);
-    if has_scalar_exponent || widened(out.dtype) != DType::F32 || !is_worth || !is_enabled(cx) {
+    let (is_worth, dtype) = (is_worth(out.size(), limits::ELEMENTWISE), widened(out.dtype));
+    if has_scalar_exponent || !matches!(dtype, DType::F32 | DType::F64) || !is_worth || !is_enabled(cx) {
         return None;
     }
     let args = spread(cx, args, &out.shape);
-    let args = [convert(cx, args[0], DType::F32), convert(cx, args[1], DType::F32)];
-    let power = call(cx, POW, &args, &[], &[out.with_dtype(DType::F32)])[0];
+    let args = [convert(cx, args[0], dtype), convert(cx, args[1], dtype)];
+    let power = call(cx, POW, &args, &[], &[out.with_dtype(dtype)])[0];
     Some(convert(cx, power, out.dtype))
 }
 
@@ -71,12 +77,19 @@ pub(super) fn handle_tan(frame: &mut CallFrame<'_>) -> Result<(), String> {
 }
 
 pub(super) fn handle_log(frame: &mut CallFrame<'_>) -> Result<(), String> {
-    let threads = number(frame, "threads")?;
-    let (args, results) = frame.split();
-    match (args, results) {
-        ([x], [y]) if y.ty == ElementType::F64 => run::<f64>(x, y, threads, kernels::log),
-        _ => Err("not an operand and a result of f64".into()),
-    }
+    handle_f64(frame, kernels::log)
+}
+
+pub(super) fn handle_sinh(frame: &mut CallFrame<'_>) -> Result<(), String> {
+    handle_f64(frame, kernels::sinh)
+}
+
+pub(super) fn handle_cosh(frame: &mut CallFrame<'_>) -> Result<(), String> {
+    handle_f64(frame, kernels::cosh)
+}
+
+pub(super) fn handle_erf(frame: &mut CallFrame<'_>) -> Result<(), String> {
+    handle_f64(frame, kernels::erf)
 }
 
 pub(super) fn handle_cbrt(frame: &mut CallFrame<'_>) -> Result<(), String> {
@@ -94,7 +107,20 @@ pub(super) fn handle_pow(frame: &mut CallFrame<'_>) -> Result<(), String> {
         ([x, y], [out]) if out.ty == ElementType::F32 => {
             Ok(kernels::pow(numbers(x)?, numbers(y)?, numbers_mut(out)?, threads)?)
         }
-        _ => Err("not two operands and a result of f32".into()),
+        ([x, y], [out]) if out.ty == ElementType::F64 => {
+            Ok(kernels::pow_f64(numbers(x)?, numbers(y)?, numbers_mut(out)?, threads)?)
+        }
+        _ => Err("not two operands and a result of f32 or f64".into()),
+    }
+}
+
+/// Handles a call of a function of f64.
+fn handle_f64(frame: &mut CallFrame<'_>, kernel: Kernel<f64>) -> Result<(), String> {
+    let threads = number(frame, "threads")?;
+    let (args, results) = frame.split();
+    match (args, results) {
+        ([x], [y]) if y.ty == ElementType::F64 => run::<f64>(x, y, threads, kernel),
+        _ => Err("not an operand and a result of f64".into()),
     }
 }
 
