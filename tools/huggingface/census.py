@@ -16,6 +16,7 @@ KNOWN = {
     "huggingface/decoders/mod.rs": [r"const FAMILIES.*?\n\];"],
     "huggingface/decoders/wrapper.rs": [r"const WRAPPERS.*?\n\];"],
     "huggingface/bert_files.rs": [r"const KNOWN.*?\];"],
+    "huggingface/poolformer.rs": [r"check_type\([^)]*\)"],
     "huggingface/owl.rs": [r"const KNOWN.*?\];"],
     "huggingface/vit.rs": [r"const KNOWN.*?\];"],
     "huggingface/convnext.rs": [r"const KNOWN.*?\];"],

@@ -12,7 +12,7 @@ from transformers import CONFIG_MAPPING
 
 OUT = pathlib.Path(__file__).parents[2] / "crates/shardax-models/src/huggingface/defaults.json"
 MODEL_TYPES = """
-fnet longt5 blip blip_text_model blip_vision_model owlvit owlvit_text_model owlvit_vision_model owlv2 owlv2_text_model owlv2_vision_model
+poolformer fnet longt5 blip blip_text_model blip_vision_model owlvit owlvit_text_model owlvit_vision_model owlv2 owlv2_text_model owlv2_vision_model
 wavlm unispeech unispeech-sat data2vec-audio vit_mae yolos vitpose vitpose_backbone dpt big_bird trocr mobilebert detr table-transformer donut-swin sam sam_vision_model sam_prompt_encoder sam_mask_decoder
 led mllama_text_model chinese_clip chinese_clip_text_model chinese_clip_vision_model
 audio-spectrogram-transformer xglm longformer depth_anything wav2vec2 hubert layoutlm rembert blenderbot-small mobilenet_v1 mobilenet_v2 efficientnet swinv2 cosmos3_edge_text dbrx deepseek_ocr2_text step3p5

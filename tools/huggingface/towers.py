@@ -254,7 +254,7 @@ VITPOSE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, 
 def staged(name, kind, size=16, **options):
     """A model whose stages have different sizes, with images of two sizes."""
     labels = {i: str(i) for i in range(5)}
-    config = getattr(transformers, kind.split("For")[0].removesuffix("Model") + "Config")
+    config = getattr(transformers, kind).config_class
     model = getattr(transformers, kind)(config(id2label=labels, label2id={v: k for k, v in labels.items()}, **options))
     randomize(model)
     if kind.startswith(("MobileNet", "EfficientNet")):
@@ -628,6 +628,10 @@ CASES = {
                              groups_width=4, hidden_act="gelu"),
     "regnet_model": lambda: staged("regnet_model", "RegNetModel", size=32, embedding_size=6, hidden_sizes=[6, 10], depths=[2, 1],
                                    groups_width=8, layer_type="x", downsample_in_first_stage=False),
+    "poolformer": lambda: staged("poolformer", "PoolFormerForImageClassification", size=24, hidden_sizes=[6, 10], depths=[1, 2], num_encoder_blocks=2,
+                                 patch_sizes=[7, 3], strides=[4, 2], padding=[2, 1], mlp_ratio=1.7, layer_scale_init_value=0.5),
+    "poolformer_model": lambda: staged("poolformer_model", "PoolFormerModel", hidden_sizes=[6, 10], depths=[1, 1], num_encoder_blocks=2,
+                                       patch_sizes=[3, 2], strides=[2, 2], padding=[0, 1], pool_size=5, use_layer_scale=False),
     "convnext": lambda: staged("convnext", "ConvNextForImageClassification", hidden_sizes=[6, 10], depths=[1, 2], num_stages=2,
                                layer_scale_init_value=0.5),
     "convnext_model": lambda: staged("convnext_model", "ConvNextModel", hidden_sizes=[6, 10], depths=[1, 1], num_stages=2,

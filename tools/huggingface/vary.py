@@ -98,6 +98,7 @@ OTHERS = {
         "deit": {**IMAGES, "architectures": ["DeiTForImageClassification"]},
         **{kind: DINO for kind in ["dinov2", "dinov2_with_registers"]},
         **{kind: {**STAGES, "num_stages": 2} for kind in ["convnext", "convnextv2"]},
+        "poolformer": {**STAGES, "num_encoder_blocks": 2, "patch_sizes": [7, 3], "strides": [4, 2], "padding": [2, 1]},
         "segformer": {**STAGES, **SEGFORMER, "architectures": ["SegformerForImageClassification"]},
         "resnet": {**STAGES, "embedding_size": 6},
         "regnet": {**STAGES, "embedding_size": 6, "groups_width": 4},

@@ -58,7 +58,7 @@ pub use encoder_decoder::{
 pub use generate::{GenerateOptions, Generation, TextModel};
 pub use huggingface::{
     Bert, BertOptions, ChineseClip, Clip, Config, ConvNext, CrossEncoder, Deberta, DepthEstimator, Detr, LoadOptions,
-    MobileBert, MobileNet, ModernBert, Owl, Pretrained, Resnet, Sam, SamPrompts, Segformer, SentenceEncoder, Siglip,
-    SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
+    MobileBert, MobileNet, ModernBert, Owl, PoolFormer, Pretrained, Resnet, Sam, SamPrompts, Segformer,
+    SentenceEncoder, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 pub use quantized::Packed;

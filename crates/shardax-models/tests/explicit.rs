@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use shardax_models::huggingface::Weights;
 use shardax_models::{
     Bert, BertOptions, ChineseClip, Clip, Config, ConvNext, Deberta, Decoder, DecoderConfig, DepthEstimator, Detr,
-    EncoderDecoder, GenerateOptions, LoadOptions, MobileBert, MobileNet, ModernBert, Owl, Pretrained, QkNorm, Resnet,
-    Sam, SamPrompts, Segformer, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
+    EncoderDecoder, GenerateOptions, LoadOptions, MobileBert, MobileNet, ModernBert, Owl, PoolFormer, Pretrained,
+    QkNorm, Resnet, Sam, SamPrompts, Segformer, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -158,6 +158,9 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
     }
     if Swin::read(&config).is_ok() {
         return sharded_images(folder, rules, |model: Swin, images| model.forward(images));
+    }
+    if PoolFormer::read(&config).is_ok() {
+        return sharded_images(folder, rules, |model: PoolFormer, images| model.forward(images));
     }
     if ConvNext::read(&config).is_ok() {
         return sharded_images(folder, rules, |model: ConvNext, images| model.forward(images));
@@ -335,7 +338,7 @@ const DEPEND_ON_LENGTH: [&str; 12] = [
 ];
 
 /// The starts of the names of models that have only convolutions.
-const ONLY_CONVOLUTIONS: [&str; 4] = ["resnet", "regnet", "mobilenet", "efficientnet"];
+const ONLY_CONVOLUTIONS: [&str; 5] = ["resnet", "regnet", "mobilenet", "efficientnet", "poolformer"];
 
 /// Loads every model with these rules, and compares its results with the results of one device. By default, one of
 /// `40 * every` models is compared. If you set `SHARDAX_TEST_MODELS`, all models whose name contains one of its values, separated by commas, are compared.

@@ -15,7 +15,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 107] = [
+const OTHERS: [&str; 108] = [
     "albert",
     "audio-spectrogram-transformer",
     "bart",
@@ -87,6 +87,7 @@ const OTHERS: [&str; 107] = [
     "owlvit_vision_model",
     "pegasus",
     "plbart",
+    "poolformer",
     "regnet",
     "rembert",
     "resnet",

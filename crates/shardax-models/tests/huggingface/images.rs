@@ -4,8 +4,8 @@ use std::path::Path;
 
 use shardax_models::huggingface::{SegformerHead, SwinVersion};
 use shardax_models::{
-    BertOptions, ChineseClip, Clip, Config, ConvNext, DepthEstimator, Detr, LoadOptions, MobileNet, Owl, Pretrained,
-    Resnet, Sam, Segformer, Siglip, Swin, Vit, VitPose, Yolos,
+    BertOptions, ChineseClip, Clip, Config, ConvNext, DepthEstimator, Detr, LoadOptions, MobileNet, Owl, PoolFormer,
+    Pretrained, Resnet, Sam, Segformer, Siglip, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -141,6 +141,9 @@ fn models_of_stages_have_the_results_of_transformers() -> Result<()> {
     for name in ["segformer_pixels", "segformer"].into_iter().step_by(one_of(2)) {
         compare_stages(name, |model: Segformer, images| model.forward(images))?;
     }
+    for name in ["poolformer", "poolformer_model"].into_iter().step_by(one_of(2)) {
+        compare_stages(name, |model: PoolFormer, images| model.forward(images))?;
+    }
     let names = ["mobilenet_v1", "mobilenet_v2", "mobilenet_v2_model", "efficientnet", "efficientnet_model"];
     for name in names.into_iter().skip(one_of(2) - 1).step_by(one_of(2)) {
         compare_stages(name, |model: MobileNet, images| model.forward(images))?;
@@ -149,6 +152,19 @@ fn models_of_stages_have_the_results_of_transformers() -> Result<()> {
     fails(swin.forward(zeros([1, 32, 32, 3])).check(), &["[16, 16] patches", "8 by 8"]);
     fails(resnet.forward(zeros([1, 3, 32, 32])).check(), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
     let swin = Swin::from_pretrained(folder("swin"))?;
+    let pool = PoolFormer::from_pretrained(folder("poolformer"))?;
+    fails(pool.forward(zeros([1, 1, 9, 3])).check(), &["the images are too small"]);
+    let read = |fields: &str| {
+        let text = format!(r#"{{"model_type": "poolformer"{fields}}}"#);
+        PoolFormer::read(&Config::from_json(&text)?).map(|(read, _)| read)
+    };
+    // The smallest published model has the defaults of its class.
+    assert_eq!(read("")?.patches, [[7, 4, 2], [3, 2, 1], [3, 2, 1], [3, 2, 1]]);
+    fails(read(r#", "pool_size": 4"#), &["`pool_size` is 4, but must be odd"]);
+    fails(read(r#", "strides": [4, 2]"#), &["must have 4 entries, as `hidden_sizes`, got [4, 2]"]);
+    fails(read(r#", "padding": [1.5, 0, 0, 0]"#), &["field `padding` has 1.5"]);
+    fails(read(r#", "mlp_ratio": 0.001"#), &["`mlp_ratio` is 0.001, with which 64 features have no MLP"]);
+    fails(read(r#", "num_encoder_blocks": 3"#), &["field `num_encoder_blocks` must be 4, got 3"]);
     fails(swin.forward(zeros([1, 8, 4, 3])).check(), &["4 by 2 patches", "a window of 3 by 3"]);
     Ok(())
 }
@@ -273,6 +289,7 @@ pub(super) fn save_all(to: &Path, every: usize) -> Result<()> {
     save::<Siglip>(&["siglip", "siglip2"], to, every)?;
     save::<Vit>(&["beit", "beit_model", "data2vec_vision", "dinov2", "dinov2_model", "dinov3_gated"], to, every)?;
     save::<MobileNet>(&["mobilenet_v1", "mobilenet_v2", "efficientnet"], to, every)?;
+    save::<PoolFormer>(&["poolformer"], to, every)?;
     save::<ConvNext>(&["convnext", "convnextv2"], to, every)?;
     save::<Segformer>(&["segformer"], to, every)?;
     save::<Swin>(&["swin", "swinv2", "donut_classes"], to, every)?;

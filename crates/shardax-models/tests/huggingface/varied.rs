@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use shardax_models::huggingface::Weights;
 use shardax_models::{
     Bert, BertOptions, ChineseClip, Clip, Config, ConvNext, Deberta, Decoder, DepthEstimator, Detr, EncoderDecoder,
-    MobileBert, MobileNet, ModernBert, Owl, Pretrained, Resnet, Sam, SamPrompts, Segformer, Siglip, SoundEncoder,
-    SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
+    MobileBert, MobileNet, ModernBert, Owl, PoolFormer, Pretrained, Resnet, Sam, SamPrompts, Segformer, Siglip,
+    SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -160,6 +160,10 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
         "mobilenet_v1" | "mobilenet_v2" | "efficientnet" => {
             let model = MobileNet::from_pretrained(folder)?;
             jit(|model: MobileNet, images: Array| model.forward(images)).call((&model, images))
+        }
+        "poolformer" => {
+            let model = PoolFormer::from_pretrained(folder)?;
+            jit(|model: PoolFormer, images: Array| model.forward(images)).call((&model, images))
         }
         "convnext" | "convnextv2" => {
             let model = ConvNext::from_pretrained(folder)?;
