@@ -62,12 +62,14 @@ fn save_models(to: &Path, every: usize) -> Result<()> {
         save_again::<Decoder>(name, &to.join(name))?;
     }
     save_again::<Vit>("vit", &to.join("vit"))?;
-    // Files without a head contain a pooler, which the models do not have here. Files of ESM contain a head for
+    // Files without a head, and all files of FNet, contain a pooler, which the models do not have here. Files of ESM contain a head for
     // contacts and older names of norms.
     for name in ["bert"]
         .into_iter()
         .chain(ENCODERS)
-        .filter(|name| !name.ends_with("_model") && *name != "jina_v3" && !name.starts_with("esm"))
+        .filter(|name| {
+            !name.ends_with("_model") && !["jina_v3", "fnet", "fnet_tokens"].contains(name) && !name.starts_with("esm")
+        })
         .step_by(every)
     {
         save_again::<Bert>(name, &to.join(name))?;
