@@ -241,3 +241,28 @@ fn curvature_of_the_log_survival_of_gamma_is_zero_at_shape_one() -> Result<()> {
     assert_eq!(vmap(curvature).call(&x)?.to_vec::<f64>()?, [0.0; 8]);
     Ok(())
 }
+
+/// With values of mpmath: negative and infinite arguments, and slopes where one argument is 0 and the other infinite.
+#[test]
+fn owens_t_on_both_sides() -> Result<()> {
+    fn total(h: Array, a: Array) -> Array {
+        shardax::scipy::special::owens_t(h, a).sum(..)
+    }
+    const INF: f64 = f64::INFINITY;
+    let h = array_of([-2.3, -0.7, 0.4, 3.36, -1e-3, 0.0, 0.0, -0.7], DType::F64);
+    let a = array_of([-2.0, 0.5, -1.5, 1e10, 0.9, INF, -INF, -INF], DType::F64);
+    let values = [
+        -0.0053620501399086985,
+        0.05666729595683407,
+        -0.1385863337285881,
+        0.00019485618129101592,
+        0.1166310742020113,
+        0.25,
+        -0.25,
+        -0.12098182611153652,
+    ];
+    assert!(allclose(shardax::scipy::special::owens_t(&h, &a), array_of(values, DType::F64), 1e-13, 0.0)?);
+    let (by_h, by_a) = grad(total).argnums((Arg::<0>, Arg::<1>)).call((&h, &a))?;
+    assert!(by_h.to_vec::<f64>()?[5..7] == [0.0, 0.0] && by_a.to_vec::<f64>()?[5..] == [0.0; 3], "{by_h} {by_a}");
+    Ok(())
+}

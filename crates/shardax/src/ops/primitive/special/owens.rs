@@ -62,11 +62,16 @@ pub(super) fn owens_t(h: &Array, a: &Array) -> Array {
 /// The derivative with respect to `h` or `a`.
 pub(super) fn slope(h: &Array, a: &Array, operand: usize) -> Array {
     let square = h * h;
+    // The product of 0 and infinity counts as 0: halfway between the slopes of both sides by `h`, and the limit by `a`.
+    let is_corner = h.equal(0) & ABS.apply(a).equal(f64::INFINITY);
     match operand {
-        0 => EXP.apply(&(square * -0.5)) * ERF.apply(&(a * h * FRAC_1_SQRT_2)) * (-0.5 / (2.0 * PI).sqrt()),
+        0 => {
+            let product = where_(is_corner, 0, a * h);
+            EXP.apply(&(square * -0.5)) * ERF.apply(&(product * FRAC_1_SQRT_2)) * (-0.5 / (2.0 * PI).sqrt())
+        }
         _ => {
             let rise = 1 + a * a;
-            EXP.apply(&(square * &rise * -0.5)) / (rise * (2.0 * PI))
+            EXP.apply(&where_(is_corner, 0, square * &rise * -0.5)) / (rise * (2.0 * PI))
         }
     }
 }
