@@ -250,7 +250,8 @@ mod tests {
             }
         }
         for (text, at) in texts.iter().flat_map(|text| text.match_indices(PREFIX).map(move |(at, _)| (text, at))) {
-            let name = text[at..].split(|c: char| !c.is_ascii_uppercase() && c != '_').next().unwrap_or_default();
+            let is_part = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+            let name = text[at..].split(|c| !is_part(c)).next().unwrap_or_default();
             let is_variable = text[..at].ends_with(['"', '`', ' ', '$', '{']);
             assert!(!is_variable || name == PREFIX || !is_unknown(name), "{name} is in neither list");
         }
