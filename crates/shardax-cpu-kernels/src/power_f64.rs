@@ -57,8 +57,8 @@ const ROOT_OF_HALF: u64 = 0x3fe6_a09e_667f_3bcd;
 ///
 /// ```
 /// let mut out = [0.0; 3];
-/// shardax_cpu_kernels::pow_f64(&[2.0, -2.0, 0.0], &[0.5, 3.0, -1.0], &mut out, 1)?;
-/// assert_eq!(out, [std::f64::consts::SQRT_2, -8.0, f64::INFINITY]);
+/// shardax_cpu_kernels::pow_f64(&[9.0, -2.0, 0.0], &[0.5, 3.0, -1.0], &mut out, 1)?;
+/// assert_eq!(out, [3.0, -8.0, f64::INFINITY]);
 /// # Ok::<(), shardax_cpu_kernels::ShapeError>(())
 /// ```
 ///
