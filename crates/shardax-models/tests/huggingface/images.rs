@@ -13,7 +13,7 @@ use super::common::{Folder, fails};
 use super::objects::{DETRS, OWLS, YOLOS};
 use super::quick::one_of;
 use super::saved::save_again;
-use super::{alike, case, folder, setup};
+use super::{alike, alike_within, case, folder, setup};
 
 /// Divides vectors along the last dimension by their lengths.
 fn with_unit_length(x: Array) -> Array {
@@ -117,7 +117,10 @@ fn compare_stages<M: Pretrained>(name: &str, forward: fn(M, Array) -> Array) -> 
     // A slice has the last size of those that a model accepts.
     for number in (0..3).rev() {
         let Ok(images) = case(&format!("pixel_values_{number}")) else { continue };
-        alike(name, &jit(forward).call((&model, images))?, &case(&format!("logits_{number}"))?)?;
+        // The results of transformers for this model differ by 1.4e-4 from its results in float64.
+        let tolerance = if name == "mobilenet_v2_model" { 3e-4 } else { 1e-4 };
+        let logits = jit(forward).call((&model, images))?;
+        alike_within(name, &logits, &case(&format!("logits_{number}"))?, tolerance)?;
         if one_of(2) == 2 {
             break;
         }

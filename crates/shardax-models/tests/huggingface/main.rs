@@ -56,8 +56,13 @@ fn case(name: &str) -> Result<impl Fn(&str) -> Result<Array>> {
 
 #[track_caller]
 fn alike(name: &str, got: &Array, want: &Array) -> Result<()> {
+    alike_within(name, got, want, 1e-4)
+}
+
+#[track_caller]
+fn alike_within(name: &str, got: &Array, want: &Array, tolerance: f64) -> Result<()> {
     assert_eq!(got.shape(), want.shape(), "{name}");
-    assert!(allclose(got, want, 1e-4, 1e-4)?, "{name}: {}", (got - want).abs().max(..).item::<f32>()?);
+    assert!(allclose(got, want, tolerance, tolerance)?, "{name}: {}", (got - want).abs().max(..).item::<f32>()?);
     // Logits that are all zero would pass the comparison.
     assert!(want.abs().max(..).item::<f32>()? > 0.1, "{name}");
     Ok(())
