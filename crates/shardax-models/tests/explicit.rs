@@ -375,8 +375,10 @@ fn compare_all(rules: &Rules, every: usize) -> Result<()> {
         if rules.axis("length")?.is_some() && DEPEND_ON_LENGTH.contains(&name.as_str()) {
             continue;
         }
+        // The results of transformers for this model differ by 1.4e-4 from its results in float64.
+        let tolerance = if name == "mobilenet_v2_model" { 3e-4 } else { 1e-4 };
         for (have, want) in case.results {
-            if !allclose(&have, &want, 1e-4, 1e-4)? {
+            if !allclose(&have, &want, tolerance, tolerance)? {
                 failures.push(format!("{name}: {}", (have - &want).abs().max(..).item::<f32>()?));
             }
         }
