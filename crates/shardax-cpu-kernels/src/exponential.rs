@@ -97,7 +97,7 @@ pub fn erf(x: &[f64], out: &mut [f64], threads: usize) -> Result<()> {
     apply::<Erf, f64>(x, out, threads)
 }
 
-/// Returns a power of two and `y`, of which `power * y + power` is the exponential of `x`.
+/// Returns a power of two and `y`. The exponential of `x` is `power * y + power`.
 #[inline(always)]
 fn exponential<S: Simd>(simd: S, x: f64) -> (f64, f64) {
     let rounded = multiply_add(simd, x, std::f64::consts::LOG2_E, ROUND);

@@ -123,9 +123,9 @@ fn power<S: Simd>(simd: S, x: f64, y: f64) -> f64 {
     let z = s * s;
     let z_low = multiply_add(simd, s, s, -z) + 2.0 * s * s_low;
     // Each sum and product is one of two numbers: its value, and its rounding error with the smaller terms.
-    let rest = z * polynomial(simd, z, LOG_2);
-    let linear = LOG_2_LINEAR[0] + rest;
-    let linear_low = (LOG_2_LINEAR[0] - linear) + rest + LOG_2_LINEAR[1];
+    let higher_terms = z * polynomial(simd, z, LOG_2);
+    let linear = LOG_2_LINEAR[0] + higher_terms;
+    let linear_low = (LOG_2_LINEAR[0] - linear) + higher_terms + LOG_2_LINEAR[1];
     let term = z * linear;
     let term_low = multiply_add(simd, z, linear, -term) + z * linear_low + z_low * linear;
     let factor = LOG_2_CONSTANT[0] + term;

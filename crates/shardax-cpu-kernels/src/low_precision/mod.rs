@@ -101,7 +101,7 @@ trait Unit: Copy + Send + Sync {
     /// The unit has [`Self::dots`].
     const HAS_DOTS: bool = false;
 
-    /// The sums of the products of `C` columns whose elements are contiguous and `H` rows, of which [`LINE`] words are next to each other.
+    /// The sums of the products of `C` columns whose elements are contiguous and `H` rows. [`LINE`] words of a row are contiguous.
     /// Also writes the products of the columns with [`Self::LEFT_MASK`] if it is not 0.
     fn dots<const H: usize, const C: usize>(
         self,

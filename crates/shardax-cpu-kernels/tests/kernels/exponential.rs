@@ -44,10 +44,10 @@ const ERF: &[(f64, f64)] = &[
 ];
 
 #[track_caller]
-fn assert_near(found: f64, want: f64, units: f64, what: &str) {
-    let is_near = (found - want).abs() <= units * f64::EPSILON * want.abs();
-    let is_same = found.to_bits() == want.to_bits() || found.is_nan() && want.is_nan();
-    assert!(is_near || is_same, "{what}: {found}, not {want}");
+fn assert_near(value: f64, want: f64, units: f64, what: &str) {
+    let is_near = (value - want).abs() <= units * f64::EPSILON * want.abs();
+    let is_same = value.to_bits() == want.to_bits() || value.is_nan() && want.is_nan();
+    assert!(is_near || is_same, "{what}: {value}, not {want}");
 }
 
 #[test]
@@ -74,10 +74,10 @@ fn hyperbolic_functions_of_f64() {
 fn error_function_of_f64() {
     let special = [(0.0, 0.0), (f64::INFINITY, 1.0), (f64::NAN, f64::NAN)];
     for &(x, want) in ERF.iter().chain(&special) {
-        let mut found = [0.0; 2];
-        erf(&[x, -x], &mut found, 1).unwrap();
-        assert_near(found[0], want, 1.0, &format!("erf {x}"));
-        assert_near(found[1], -want, 1.0, &format!("erf {}", -x));
+        let mut values = [0.0; 2];
+        erf(&[x, -x], &mut values, 1).unwrap();
+        assert_near(values[0], want, 1.0, &format!("erf {x}"));
+        assert_near(values[1], -want, 1.0, &format!("erf {}", -x));
     }
     assert_error(erf(&[1.0], &mut [1.0; 2], 1), "the elements of the result: 2, expected 1");
 }

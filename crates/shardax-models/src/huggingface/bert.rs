@@ -286,8 +286,8 @@ impl EncoderLayer {
         match &self.attention {
             Some(attention) => attention.attend(x, x, x, options),
             None => {
-                let whole = gather_last(gather_positions(x.astype(DType::F32)));
-                reshard_like(real(fft::fft2(whole)).astype(x.dtype()), x)
+                let gathered = gather_last(gather_positions(x.astype(DType::F32)));
+                reshard_like(real(fft::fft2(gathered)).astype(x.dtype()), x)
             }
         }
     }

@@ -18,10 +18,10 @@ fn compare<C: RnnCell + Clone>(cell: C, input: &[usize], first: [f64; 3], sums: 
     let loss = |rnn: Rnn<C>| rnn.forward(&x).square().sum(..);
     let gradients = tree::leaves(&grad(loss).call(rnn.clone())?);
     let weighted = gradients.iter().map(|g| (g * wave(g.shape(), 1.0)).sum(..).to_f64()).sum::<Result<f64>>()?;
-    let found = [y.sum(..).to_f64()?, tree::leaves(&carry)[0].sum(..).to_f64()?, weighted];
-    let found_first = y.ravel().get(..3).to_f64_vec()?;
-    for (got, want) in found_first.iter().chain(&found).zip(first.iter().chain(&sums)) {
-        assert!((got - want).abs() < 2e-5 * (1.0 + want.abs()), "{found_first:?} {found:?}");
+    let results = [y.sum(..).to_f64()?, tree::leaves(&carry)[0].sum(..).to_f64()?, weighted];
+    let first_results = y.ravel().get(..3).to_f64_vec()?;
+    for (got, want) in first_results.iter().chain(&results).zip(first.iter().chain(&sums)) {
+        assert!((got - want).abs() < 2e-5 * (1.0 + want.abs()), "{first_results:?} {results:?}");
     }
     let compiled = jit(|rnn: Rnn<C>, x: Array| rnn.forward(x)).call((&rnn, &x))?;
     assert!(allclose(compiled, y, 1e-5, 1e-6)?);
@@ -73,10 +73,10 @@ fn compare_local(layer: ConvLocal, kernel: &[usize], first: [f64; 3], sums: [f64
     let y = layer.forward(&x);
     let gradients = grad(|layer: ConvLocal| layer.forward(&x).square().sum(..)).call(&layer)?;
     let weighted = tree::leaves(&gradients).into_iter().map(|g| (&g * wave(g.shape(), 1.0)).sum(..).to_f64());
-    let found = [y.sum(..).to_f64()?, weighted.sum::<Result<f64>>()?];
-    let found_first = y.ravel().get(..3).to_f64_vec()?;
-    for (got, want) in found_first.iter().chain(&found).zip(first.iter().chain(&sums)) {
-        assert!((got - want).abs() < 2e-5 * (1.0 + want.abs()), "{found_first:?} {found:?}");
+    let results = [y.sum(..).to_f64()?, weighted.sum::<Result<f64>>()?];
+    let first_results = y.ravel().get(..3).to_f64_vec()?;
+    for (got, want) in first_results.iter().chain(&results).zip(first.iter().chain(&sums)) {
+        assert!((got - want).abs() < 2e-5 * (1.0 + want.abs()), "{first_results:?} {results:?}");
     }
     assert!(allclose(layer.forward(x.get(1)), y.get(1), 1e-5, 1e-6)?);
     let error = layer.forward(x.get((.., 1..))).check().expect_err("six rows");
