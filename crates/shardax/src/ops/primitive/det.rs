@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::ops::lax;
 use crate::ops::promotion::convert;
 use crate::ops::select::where_;
+use crate::rank_promotion;
 
 /// The determinants of square matrices, from the LU decomposition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,6 +44,7 @@ fn has_zero_pivot(lu: &Array) -> Array {
 /// Multiplies matrices by the reflection `1 - 2 v vᵀ / (vᵀ v)`. The vector has no simple ratios, so that the leading
 /// columns of the products are independent unless the rank is too small.
 fn columns_mixed(x: &Array) -> Array {
+    let _ranks = rank_promotion::allow();
     let n = x.shape()[x.ndim() - 1];
     let v = convert(&lax::iota(DType::F32, &[n], 0), x.dtype(), true).sin() + 1.5;
     let along = (x * &v).sum_keepdims(-1);

@@ -12,6 +12,7 @@ use crate::ops::lax;
 use crate::ops::numpy::{ConvolveMode, complex, maximum, promote_dtypes, to_inexact, where_, zeros_dtype};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
+use crate::rank_promotion;
 
 fn places(n: usize, axis: usize) -> Array {
     lax::iota(DType::F32, &[n, n], axis)
@@ -310,6 +311,7 @@ pub fn leslie(f: impl ArrayLike, s: impl ArrayLike) -> Array {
                 .help("pass one survival fewer than fecundities, because the last age has none"));
             }
         };
+        let _ranks = rank_promotion::allow();
         let below = args[1].expand_dims(-1) * eye_offset_dtype(survivals, n, 0, args[1].dtype());
         let shape = crate::shape::broadcast_shapes(&[&f.shape()[..f.ndim() - 1], &s.shape()[..s.ndim() - 1]]);
         let batch = shape.ok_or_else(|| {
