@@ -60,13 +60,17 @@ fn powers_of_special_numbers() {
     }
 }
 
+/// Returns number `i` of a sequence that fills the interval from -1 to 1 evenly, if `step` is irrational.
+fn fraction(i: usize, step: f64) -> f64 {
+    (i as f64 * step).fract() * 2.0 - 1.0
+}
+
 #[test]
 fn powers_of_f64() {
     let special =
         SPECIAL.map(f64::from).into_iter().chain([5e-324, f64::MAX, f64::MIN_POSITIVE, 1.0 - f64::EPSILON / 2.0]);
     let special: Vec<f64> = special.collect();
     let pairs = special.iter().flat_map(|x| special.iter().map(move |y| (*x, *y)));
-    let fraction = |i: usize, step: f64| (i as f64 * step).fract() * 2.0 - 1.0;
     let all_sizes = (0..60_000).map(|i| {
         let x = (708.0 * fraction(i, 0.618_033_988_7)).exp();
         (x, fraction(i, 0.414_213_562_3) * 750.0 / x.ln().abs().max(1e-3))
@@ -92,7 +96,6 @@ fn powers_of_f64() {
 #[test]
 fn powers_of_all_sizes() {
     let count = 100_001;
-    let fraction = |i: usize, step: f64| (i as f64 * step).fract() * 2.0 - 1.0;
     let x: Vec<f32> = (0..count).map(|i| (88.0 * fraction(i, 0.618_033_988_7)).exp() as f32).collect();
     let exponents = x.iter().enumerate().map(|(i, x)| {
         // Results from 0 to infinity, including subnormal ones.

@@ -184,7 +184,7 @@ impl Pretrained for Clip {
     }
 }
 
-/// Reads both encoders. The features of a text are those of its largest token.
+/// Reads both encoders. The features of a text are the features of its largest token.
 pub(super) fn towers(fields: &Fields, text: &Fields, vision: &Fields) -> Result<ClipConfig> {
     let read = ClipConfig {
         text: tower(text)?,

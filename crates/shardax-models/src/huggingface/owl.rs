@@ -113,14 +113,18 @@ fn keys(kind: &str) -> KeyMap {
 /// Returns the logits of the boxes that the model moves, `[patches, 4]`: their centers are the lower right corners of the patches, and
 /// they are as large as patches.
 fn first_boxes([rows, columns]: [usize; 2]) -> Result<Array> {
-    let logit = |share: f32| (share + 1e-4).ln() - (1e-4 - share).ln_1p();
-    let corner = |index: usize, count: usize| logit((index + 1) as f32 / count as f32);
-    let size = [logit(1.0 / columns as f32), logit(1.0 / rows as f32)];
+    let size = [logit_of_share(1, columns), logit_of_share(1, rows)];
     let boxes = (0..rows * columns).flat_map(|patch| {
-        let center = [corner(patch % columns, columns), corner(patch / columns, rows)];
+        let center = [logit_of_share(patch % columns + 1, columns), logit_of_share(patch / columns + 1, rows)];
         center.into_iter().chain(size)
     });
     Array::from_vec(boxes.collect::<Vec<f32>>(), &[rows * columns, 4])
+}
+
+/// Returns the logit of `part / total`, which is finite for 0 and 1 too.
+fn logit_of_share(part: usize, total: usize) -> f32 {
+    let share = part as f32 / total as f32;
+    (share + 1e-4).ln() - (1e-4 - share).ln_1p()
 }
 
 /// Divides vectors along the last dimension by their lengths.
