@@ -66,6 +66,9 @@ pub enum RouterScores {
     Softmax,
     /// The sigmoid of each logit.
     Sigmoid,
+    /// The sigmoid of each logit. A [`correction`](MixtureOfExperts::correction) is added to the logits instead of the
+    /// sigmoids, as in Kolibri.
+    SigmoidOfLogits,
     /// For each choice, the softmax over the experts that are not chosen yet and whose logits are close to the best one, see
     /// [`MixtureOfExperts::jitter`] ([Liu et al. 2024](https://arxiv.org/abs/2409.12136)).
     SparseMixer,
@@ -230,8 +233,9 @@ impl<E: Layer> MixtureOfExperts<E> {
         let scores = match self.scores {
             RouterScores::SparseMixer => return Ok(self.mixed(logits)),
             RouterScores::Softmax => softmax(&logits, -1),
-            RouterScores::Sigmoid => sigmoid(&logits),
+            RouterScores::Sigmoid | RouterScores::SigmoidOfLogits => sigmoid(&logits),
         };
+        let corrected = if self.scores == RouterScores::SigmoidOfLogits { &logits } else { &scores };
         let (weights, experts) = match (&self.correction, self.groups) {
             (None, None) => lax::top_k(&scores, self.k),
             (correction, groups) => {
@@ -239,9 +243,9 @@ impl<E: Layer> MixtureOfExperts<E> {
                 let preference = match correction {
                     Some(correction) => {
                         let _ranks = allow_any_ranks();
-                        &scores + correction.astype(scores.dtype())
+                        corrected + correction.astype(scores.dtype())
                     }
-                    None => scores.clone(),
+                    None => corrected.clone(),
                 };
                 let preference = match groups {
                     Some(groups) => within_groups(preference, groups, self.k)?,

@@ -212,6 +212,7 @@ impl MultiHeadAttentionBuilder {
             query_scale: None,
             key_scale: None,
             gate: None,
+            out_norm: None,
             sinks: None,
             cached_key,
             cached_value,

@@ -69,6 +69,9 @@ pub struct MultiHeadAttention {
     /// ([`softplus_gate`](MultiHeadAttentionBuilder::softplus_gate)) is a factor of the heads' results. Default none; set this
     /// field if your model has one.
     pub gate: Option<LinearGeneral>,
+    /// The RMS norm of the results of all heads together, before `out`. Default none; set this field if your model has one, as
+    /// BitNet does.
+    pub out_norm: Option<RmsNorm>,
     /// A score of each head, `[heads]`, that contributes to the softmax but adds nothing to the result, as in gpt-oss.
     /// Default none: a model that has them sets it.
     pub sinks: Option<Array>,
@@ -183,12 +186,8 @@ impl MultiHeadAttention {
         }
         match self.place() {
             Ok(Place::Whole) => self.joined(&options, [query, key, value], gate),
-            Ok(Place::Manual(axis)) => {
-                self.out.forward(multiplied(options.ring_attention(query, key, value, axis), gate))
-            }
-            Ok(Place::Auto(mesh, axis)) => {
-                self.out.forward(multiplied(round(&options, [query, key, value], &mesh, axis), gate))
-            }
+            Ok(Place::Manual(axis)) => self.outputs(options.ring_attention(query, key, value, axis), gate),
+            Ok(Place::Auto(mesh, axis)) => self.outputs(round(&options, [query, key, value], &mesh, axis), gate),
             Err(error) => Array::from_error(error, &query),
         }
     }
@@ -441,7 +440,14 @@ impl MultiHeadAttention {
 
     #[track_caller]
     fn joined(&self, options: &AttentionOptions, [query, key, value]: [Array; 3], gate: Option<Array>) -> Array {
-        self.out.forward(multiplied(options.dot_product_attention(query, key, value), gate))
+        self.outputs(options.dot_product_attention(query, key, value), gate)
+    }
+
+    /// Computes the features of the result from the results of heads, `[..., heads, depth]`.
+    #[track_caller]
+    fn outputs(&self, x: Array, gate: Option<Array>) -> Array {
+        let x = multiplied(x, gate);
+        self.out.forward(self.out_norm.iter().fold(x, |x, norm| over_features(norm, x)))
     }
 
     /// Returns the factors of the heads' results, if there is a gate.
