@@ -210,7 +210,10 @@ impl Config {
 
     /// Returns the quantization method, if the files have quantized kernels.
     pub(crate) fn quantization(&self) -> Result<Option<Method>> {
-        self.fields.get(QUANTIZATION).map(Method::of).transpose()
+        // Some models of text and images have the field in the object of the text.
+        let text = ["text_config", "llm_config"].iter().find_map(|name| self.fields.get(*name)?.get(QUANTIZATION));
+        let about = self.fields.get(QUANTIZATION).or(text).filter(|about| !about.is_null());
+        about.map(Method::of).transpose()
     }
 
     /// Returns the configuration of the same model without quantization.
@@ -624,7 +627,7 @@ impl<'a> Fields<'a> {
     pub fn activation_named(&self, field: &str, name: &str) -> Result<Activation> {
         Ok(match name {
             "gelu" | "gelu_python" => Activation::Gelu,
-            "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Activation::GeluTanh,
+            "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" | "gelu_accurate" => Activation::GeluTanh,
             "quick_gelu" => Activation::QuickGelu,
             "silu" | "swish" => Activation::Silu,
             "relu" => Activation::Relu,
@@ -673,6 +676,9 @@ impl<'a> Fields<'a> {
         match self.map.iter().find(|(name, value)| !self.is_understood(name, value)) {
             None => Ok(()),
             Some((name, value)) => {
+                if name == QUANTIZATION {
+                    Method::of(value)?;
+                }
                 let message = format!("field `{name}` is {}, which this model does not have", shown(value));
                 let name = self.path_of(name);
                 Err(self.error(message).help(format!(
@@ -741,7 +747,7 @@ fn is_as_if_absent(name: &str, value: &Value) -> bool {
 fn has_sections(model_type: &str) -> bool {
     let is_qwen = model_type.starts_with("qwen") && ["_omni", "qwen3_5"].iter().any(|part| model_type.contains(part));
     is_qwen
-        || model_type == "cosmos3_edge_text"
+        || matches!(model_type, "cosmos3_edge_text" | "cohere_compass_text")
         || model_type.contains("_vl")
         || ["glm4v", "glm_ocr"].iter().any(|start| model_type.starts_with(start))
 }

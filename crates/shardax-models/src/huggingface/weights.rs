@@ -14,7 +14,7 @@ use super::layout::Raw;
 use crate::error::{damaged, file_size, io_error, read_small, value_error};
 use crate::gguf::{BlockType, Change, Gguf, Translated};
 use crate::pytorch;
-use crate::quantized::{Groups, Method};
+use crate::quantized::{Endings, Groups, Method};
 
 /// The named arrays of a file, or of several files with an index. The values of an array are read when you need them.
 ///
@@ -67,7 +67,7 @@ enum Elements {
     /// Blocks of a GGUF file.
     Blocks(BlockType, Change),
     /// A quantized array, which consists of the arrays with these names.
-    Parts(Method, Vec<String>),
+    Parts(Method, Vec<Option<String>>),
 }
 
 /// The description of an array in the header of a safetensors file.
@@ -77,6 +77,9 @@ struct TensorHeader {
     shape: Vec<usize>,
     data_offsets: [u64; 2],
 }
+
+/// Follows the name of a stored array if the kernel that is computed from it has the same name.
+const AS_STORED: &str = " (as stored)";
 
 /// The maximal size of a safetensors header. The reader of the `safetensors` library has the same limit.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
@@ -160,7 +163,9 @@ impl Weights {
     /// Returns the path of the file that contains the array with this name, for messages.
     pub(super) fn file_of(&self, name: &str) -> &Path {
         match self.arrays.get(name) {
-            Some(ArrayEntry { elements: Elements::Parts(_, parts), .. }) => self.file_of(&parts[0]),
+            Some(ArrayEntry { elements: Elements::Parts(_, parts), .. }) => {
+                parts.iter().flatten().next().map_or(&self.path, |part| self.file_of(part))
+            }
             Some(entry) => &self.files[entry.file],
             None => &self.path,
         }
@@ -191,17 +196,16 @@ impl Weights {
                 Ok(Raw::strided(*dtype, shape, strides, bytes))
             }
             Elements::Blocks(block, change) => self.blocks(name, entry, *block, *change),
-            Elements::Parts(method, _) => {
-                let groups = self.groups(name)?.ok_or_else(|| self.unfit(name))?;
+            Elements::Parts(method, parts) => {
                 self.check_memory(name, entry)?;
-                let stored = Raw::of_f32(groups.shape.clone(), &groups.widened());
-                match method {
-                    // The model stores the kernels of experts with the inputs before the outputs.
-                    Method::Mxfp4 => stored.last_two_swapped().ok_or_else(|| self.unfit(name)),
-                    Method::Gptq { .. } | Method::Awq => Ok(stored),
-                }
+                method.widened(&shape, &self.parts_of(parts)?).ok_or_else(|| self.unfit(name))
             }
         }
+    }
+
+    /// Reads the parts of a quantized array. Kernels can lack some of them.
+    fn parts_of(&self, parts: &[Option<String>]) -> Result<Vec<Option<Raw>>> {
+        parts.iter().map(|part| part.as_ref().map(|part| self.read(part)).transpose()).collect()
     }
 
     /// Reads a quantized array without dequantizing it. Each row has the weights of one output. Returns `None` for arrays
@@ -218,8 +222,10 @@ impl Weights {
                 Ok(Some(groups.select_rows(&rows)))
             }
             Elements::Parts(method, parts) => {
-                let parts: Vec<Raw> = parts.iter().map(|part| self.read(part)).collect::<Result<_>>()?;
-                method.groups(&parts).map(Some).ok_or_else(|| self.unfit(name))
+                if !method.has_groups() {
+                    return Ok(None);
+                }
+                method.groups(&self.parts_of(parts)?).map(Some).ok_or_else(|| self.unfit(name))
             }
             _ => Ok(None),
         }
@@ -227,7 +233,7 @@ impl Weights {
 
     /// Combines the parts of quantized kernels to single arrays, if the configuration has a `quantization_config`.
     ///
-    /// The supported methods are GPTQ, AWQ and MXFP4.
+    /// The supported methods are GPTQ, AWQ, AutoRound, MXFP4, FP8, compressed-tensors, bitsandbytes and BitNet.
     ///
     /// # Errors
     /// Returns an error if the method is not supported, or if a part is missing.
@@ -243,27 +249,41 @@ impl Weights {
     }
 
     fn with_method(mut self, method: Method) -> Result<Weights> {
-        // Every array whose name ends with the suffix of the first part is a quantized kernel. Its other parts have
-        // the same prefix.
-        let (first, suffix, others) = method.endings();
+        let Some(Endings { first, kernel, others, optional, ignored }) = method.endings() else { return Ok(self) };
+        // Every array whose name has the first ending belongs to a quantized kernel. Its other parts have the same
+        // prefix.
         let prefixes: Vec<String> =
             self.names().filter_map(|name| name.strip_suffix(first).map(str::to_owned)).collect();
-        for prefix in prefixes {
-            let parts: Vec<String> =
-                std::iter::once(&first).chain(others).map(|part| format!("{prefix}{part}")).collect();
-            let name = format!("{prefix}{suffix}");
-            let shape =
-                self.shape(&parts[0]).and_then(|shape| method.shape(shape)).ok_or_else(|| self.unfit(&parts[0]))?;
-            if let Some(missing) = parts.iter().find(|part| !self.contains(part)) {
+        for prefix in &prefixes {
+            let name = format!("{prefix}{kernel}");
+            // A part can have the name of the kernel, which then needs another one.
+            let stored = format!("{name}{AS_STORED}");
+            if let Some(entry) = self.arrays.remove(&name) {
+                self.arrays.insert(stored.clone(), entry);
+            }
+            let named = |ending: &str| if ending == kernel { stored.clone() } else { format!("{prefix}{ending}") };
+            let required: Vec<String> = std::iter::once(&first).chain(others).map(|ending| named(ending)).collect();
+            if let Some(missing) = required.iter().find(|part| !self.contains(part)) {
+                let missing = missing.trim_end_matches(AS_STORED);
+                let belongs_to = format!("{prefix}{first}");
                 let message =
-                    format!("{} has no array {missing:?}, which belongs to {:?}", self.path.display(), parts[0]);
+                    format!("{} has no array {missing:?}, which belongs to {belongs_to:?}", self.path.display());
                 let help = "check that `quantization_config` in config.json belongs to the files";
                 return Err(value_error(message, help));
             }
-            self.parts.extend(parts.iter().cloned());
+            let optional = optional.iter().map(|ending| Some(named(ending)).filter(|part| self.contains(part)));
+            let parts: Vec<Option<String>> = required.into_iter().map(Some).chain(optional).collect();
+            let shapes: Vec<Option<&[usize]>> =
+                parts.iter().map(|part| part.as_ref().and_then(|part| self.shape(part))).collect();
+            let read = |index: usize| self.read(parts.get(index)?.as_ref()?).ok();
+            let shape = method.shape(&shapes, read).ok_or_else(|| self.unfit(&name))?;
+            self.parts.extend(parts.iter().flatten().cloned());
             let entry = ArrayEntry { file: 0, elements: Elements::Parts(method, parts), shape, offset: 0, bytes: 0 };
             self.arrays.insert(name, entry);
         }
+        let unused = self.names().filter(|name| ignored.iter().any(|ending| name.ends_with(ending)));
+        let unused: Vec<String> = unused.map(str::to_owned).collect();
+        self.parts.extend(unused);
         Ok(self)
     }
 

@@ -1,4 +1,4 @@
-//! Files of other formats than safetensors, and weights of few bits (`tools/huggingface/gguf_files.py` and `weight_files.py`).
+//! Files of other formats than safetensors, and weights of few bits (`tools/huggingface/gguf_files.py`, `weight_files.py` and `quantized_folders.py`).
 
 #[path = "../../../shardax-train/tests/common/mod.rs"]
 mod common;
@@ -10,6 +10,7 @@ mod gguf;
 mod mutating;
 mod packed;
 mod pytorch;
+mod quantized;
 #[path = "../../../shardax/tests/common/quick.rs"]
 #[allow(dead_code)]
 mod quick;
