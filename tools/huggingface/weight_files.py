@@ -36,7 +36,10 @@ def pytorch():
         "bytes": torch.arange(5, dtype=torch.uint8),
         "parameter": torch.nn.Parameter(random(2)),
     }
-    torch.save({**tensors, "nested": collections.OrderedDict(weight=random(1, 2)), "epoch": 3, "name": "x", "on": True}, out / "tensors.pt")
+    everything = {**tensors, "nested": collections.OrderedDict(weight=random(1, 2)), "epoch": 3, "name": "x", "on": True}
+    torch.save(everything, out / "tensors.pt")
+    # The format before PyTorch 1.6.
+    torch.save(everything, out / "older.bin", _use_new_zipfile_serialization=False)
     loaded = torch.load(out / "tensors.pt", weights_only=True)
     loaded["nested.weight"] = loaded.pop("nested")["weight"]
     save_file({k: v.detach().clone().contiguous() for k, v in loaded.items() if isinstance(v, torch.Tensor)}, out / "tensors.safetensors")

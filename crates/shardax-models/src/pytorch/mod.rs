@@ -1,4 +1,5 @@
-//! PyTorch files (`.bin`, `.pt`, `.pth`): zip archives that contain a pickle and the storage of each tensor.
+//! PyTorch files (`.bin`, `.pt`, `.pth`): zip archives that contain a pickle and the storage of each tensor, or, before PyTorch
+//! 1.6, pickles that storages follow.
 //!
 //! A pickle is a program that can call any Python function. This reader only supports the calls that rebuild tensors,
 //! and returns an error for every other call, so that a file cannot run code.
@@ -7,7 +8,7 @@ mod pickle;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use shardax::error::Result;
@@ -43,8 +44,14 @@ pub(crate) fn is_named(path: &Path) -> bool {
 /// # Errors
 /// Returns an error if the file is damaged, or if its pickle does something other than rebuild tensors.
 pub(crate) fn tensors(path: &Path) -> Result<Vec<Tensor>> {
-    file_size(path)?;
+    let size = file_size(path)?;
     let mut file = BufReader::new(File::open(path).map_err(|error| io_error("read", path, &error))?);
+    let mut start = Vec::new();
+    let read = file.by_ref().take(32).read_to_end(&mut start).and_then(|_| file.rewind());
+    read.map_err(|error| io_error("read", path, &error))?;
+    if pickle::is_older_format(&start) {
+        return older_tensors(path, &mut file, size);
+    }
     let mut archive = match ZipArchive::new(&mut file) {
         Ok(archive) => archive,
         Err(error) => {
@@ -89,6 +96,38 @@ pub(crate) fn tensors(path: &Path) -> Result<Vec<Tensor>> {
         value_error(message, "save a dictionary of tensors: `torch.save(model.state_dict(), path)`, or use safetensors")
     })?;
     parsed.into_iter().map(|tensor| placed(path, tensor, &parts)).collect()
+}
+
+/// Lists the tensors of a file of the format before PyTorch 1.6.
+fn older_tensors(path: &Path, file: &mut BufReader<File>, size: u64) -> Result<Vec<Tensor>> {
+    let mut pickles = Vec::new();
+    file.by_ref().take(MAX_PICKLE_BYTES).read_to_end(&mut pickles).map_err(|error| io_error("read", path, &error))?;
+    let pickle::OlderFile { tensors, storages, end } = pickle::older_file(&pickles).map_err(|what| {
+        let message = format!("cannot read the tensors of {}: {what}", path.display());
+        value_error(message, "load it in Python and save it again: `torch.save(torch.load(path), path)`")
+    })?;
+    // Each storage starts with its number of elements.
+    let (mut parts, mut position) = (BTreeMap::new(), end as u64);
+    for key in storages {
+        let mut count = [0; 8];
+        let read = file.seek(SeekFrom::Start(position)).and_then(|_| file.read_exact(&mut count));
+        read.map_err(|_| damaged(path, position, format!("the storage {key:?} should follow, but the file ends")))?;
+        let Some(tensor) = tensors.iter().find(|tensor| tensor.storage == key) else {
+            return Err(damaged(path, position, format!("no tensor has the storage {key:?}")));
+        };
+        let bytes = u64::from_le_bytes(count).checked_mul(tensor.dtype.byte_size() as u64);
+        let start = position + count.len() as u64;
+        let Some(end) = bytes.and_then(|bytes| start.checked_add(bytes)).filter(|end| *end <= size) else {
+            return Err(damaged(
+                path,
+                position,
+                format!("the storage {key:?} does not fit in the {size} bytes of the file"),
+            ));
+        };
+        parts.insert(key, (start, end - start));
+        position = end;
+    }
+    tensors.into_iter().map(|tensor| placed(path, tensor, &parts)).collect()
 }
 
 /// Locates a tensor in the file and checks that it is inside of its storage.

@@ -24,8 +24,9 @@ type Id = usize;
 enum Value {
     /// The start of a list of arguments.
     Mark,
-    /// A value that tensors do not depend on, such as none, a boolean or a float.
+    /// A value that tensors do not depend on, such as none or a float.
     Other,
+    Flag(bool),
     Integer(i64),
     Text(String),
     Tuple(Vec<Id>),
@@ -97,6 +98,59 @@ pub(super) fn tensors(pickle: &[u8]) -> Result<Vec<Rebuilt>, String> {
     if tensors.is_empty() { Err("its pickle has no tensors".to_owned()) } else { Ok(tensors) }
 }
 
+/// The number with which files of the older format start.
+const MAGIC: &[u8] = b"l\xfc\x9cF\xf9 j\xa8P\x19";
+/// The end of the first pickle of such a file.
+const MAX_MAGIC_BYTES: usize = 32;
+
+/// Returns `true` if these bytes are the start of a file of the format before PyTorch 1.6.
+pub(super) fn is_older_format(bytes: &[u8]) -> bool {
+    bytes[..bytes.len().min(MAX_MAGIC_BYTES)].windows(MAGIC.len()).any(|window| window == MAGIC)
+}
+
+/// The contents of a file of the format before PyTorch 1.6.
+pub(super) struct OlderFile {
+    pub tensors: Vec<Rebuilt>,
+    /// The keys of the storages, in the order in which they follow.
+    pub storages: Vec<String>,
+    /// The position of the first storage.
+    pub end: usize,
+}
+
+/// Reads the pickles at the start of a file of the format before PyTorch 1.6: a number, a version, a description of the machine, the
+/// dictionary of tensors, and the keys of storages.
+pub(super) fn older_file(bytes: &[u8]) -> Result<OlderFile, String> {
+    let mut position = 0;
+    let mut next = |name: &str| {
+        let mut machine =
+            Machine { input: bytes, position, values: Vec::new(), stack: Vec::new(), memo: HashMap::new() };
+        let root = machine.run().map_err(|what| format!("{what} ({name})"))?;
+        position = machine.position;
+        Ok::<_, String>((machine, root))
+    };
+    next("the number of the format")?;
+    next("the version")?;
+    let (machine, root) = next("the description of the machine")?;
+    if let Value::Dict(pairs) = &machine.values[root] {
+        let is_order = |key: Id| matches!(&machine.values[key], Value::Text(text) if text == "little_endian");
+        if pairs.iter().any(|(key, value)| is_order(*key) && matches!(machine.values[*value], Value::Flag(false))) {
+            return Err("its numbers are big-endian, which is not supported".to_owned());
+        }
+    }
+    let (machine, root) = next("the dictionary of tensors")?;
+    let (mut tensors, mut visits) = (Vec::new(), 0);
+    machine.collect(root, "", 0, (&mut tensors, &mut visits))?;
+    let (machine, root) = next("the keys of storages")?;
+    let Value::List(keys) = &machine.values[root] else { return Err("the keys of storages are not a list".to_owned()) };
+    let storages = keys.iter().map(|key| Ok(machine.as_text(*key)?.to_owned())).collect::<Result<_, String>>()?;
+    let end = machine.position;
+    if tensors.is_empty() {
+        Err("its pickle has no tensors".to_owned())
+    } else {
+        Ok(OlderFile { tensors, storages, end })
+    }
+}
+
 /// The state of a running pickle.
 struct Machine<'a> {
     input: &'a [u8],
@@ -129,7 +183,8 @@ impl<'a> Machine<'a> {
             b'}' => self.push(Value::Dict(Vec::new())),
             b']' => self.push(Value::List(Vec::new())),
             b')' => self.push(Value::Tuple(Vec::new())),
-            b'N' | 0x88 | 0x89 => self.push(Value::Other),
+            b'N' => self.push(Value::Other),
+            0x88 | 0x89 => self.push(Value::Flag(code == 0x88)),
             b'G' => self.take(8).map(drop).and_then(|()| self.push(Value::Other)),
             b'J' => {
                 let value = i32::from_le_bytes(self.bytes()?);
@@ -331,12 +386,17 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Reads a reference to a storage, which is the tuple `('storage', class, key, device, size)`.
+    /// Reads a reference to a storage, which is the tuple `('storage', class, key, device, size)`. In the older format, none
+    /// follows, unless the storage is a part of another one.
     fn persistent(&mut self) -> Result<(), String> {
         let id = self.pop()?;
         let parts = self.as_tuple(id)?;
         let wrong = "it refers to something other than a tensor's storage";
-        let (&[kind, class, key, _, _], true) = (parts, parts.len() == 5) else { return Err(wrong.to_owned()) };
+        let [kind, class, key] = match *parts {
+            [kind, class, key, _, _] => [kind, class, key],
+            [kind, class, key, _, _, part] if matches!(self.values[part], Value::Other) => [kind, class, key],
+            _ => return Err(wrong.to_owned()),
+        };
         match (&self.values[kind], &self.values[class], &self.values[key]) {
             (Value::Text(kind), Value::Known(Function::StorageOf(dtype)), Value::Text(key)) if kind == "storage" => {
                 self.push(Value::Storage { dtype: *dtype, key: key.clone() })
