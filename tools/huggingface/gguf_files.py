@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "crates/shardax-models/tests/golden"
 OUT = GOLDEN / "gguf"
-TYPES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4"]
+TYPES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "MXFP4", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0"]
 
 
 def finite_halves(rng, count):
@@ -27,7 +27,7 @@ def finite_halves(rng, count):
 
 # Where a block has numbers in float16.
 HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2]}
-HALVES |= {"Q5_K": [0, 2], "Q6_K": [208], "MXFP4": []}
+HALVES |= {"Q5_K": [0, 2], "Q6_K": [208], "MXFP4": [], "IQ4_NL": [0], "IQ4_XS": [0], "TQ1_0": [52], "TQ2_0": [64]}
 
 
 def random_blocks():

@@ -23,6 +23,10 @@ pub(crate) enum BlockType {
     Q4_K,
     Q5_K,
     Q6_K,
+    IQ4_NL,
+    IQ4_XS,
+    TQ1_0,
+    TQ2_0,
     MXFP4,
 }
 
@@ -30,7 +34,7 @@ pub(crate) enum BlockType {
 const SUPER: usize = 256;
 
 impl BlockType {
-    pub const ALL: [BlockType; 14] = [
+    pub const ALL: [BlockType; 18] = [
         BlockType::F32,
         BlockType::F16,
         BlockType::BF16,
@@ -44,6 +48,10 @@ impl BlockType {
         BlockType::Q4_K,
         BlockType::Q5_K,
         BlockType::Q6_K,
+        BlockType::IQ4_NL,
+        BlockType::IQ4_XS,
+        BlockType::TQ1_0,
+        BlockType::TQ2_0,
         BlockType::MXFP4,
     ];
 
@@ -64,6 +72,10 @@ impl BlockType {
             BlockType::Q4_K => (12, "Q4_K", SUPER, 144, 32),
             BlockType::Q5_K => (13, "Q5_K", SUPER, 176, 32),
             BlockType::Q6_K => (14, "Q6_K", SUPER, 210, 16),
+            BlockType::IQ4_NL => (20, "IQ4_NL", 32, 18, 32),
+            BlockType::IQ4_XS => (23, "IQ4_XS", SUPER, 136, 32),
+            BlockType::TQ1_0 => (34, "TQ1_0", SUPER, 54, 32),
+            BlockType::TQ2_0 => (35, "TQ2_0", SUPER, 66, 32),
             BlockType::MXFP4 => (39, "MXFP4", 32, 17, 32),
         }
     }
@@ -113,7 +125,9 @@ impl BlockType {
     /// Returns the range of the integers.
     fn integers(self) -> Integers {
         match self {
-            BlockType::Q4_0 | BlockType::Q3_K | BlockType::Q2_K => Integers::Signed4,
+            BlockType::Q4_0 | BlockType::Q3_K | BlockType::Q2_K | BlockType::TQ1_0 | BlockType::TQ2_0 => {
+                Integers::Signed4
+            }
             BlockType::Q4_1 | BlockType::Q4_K => Integers::Unsigned4,
             _ => Integers::Signed8,
         }
@@ -175,6 +189,25 @@ impl BlockType {
                 }
             }
             BlockType::Q6_K => push_q6_k(block, groups),
+            BlockType::IQ4_NL => {
+                groups.values.extend(nibbles(&block[2..18]).map(unevenly_spaced));
+                groups.scales.push(half_at(block, 0));
+            }
+            BlockType::IQ4_XS => push_iq4_xs(block, groups),
+            BlockType::TQ1_0 => {
+                groups.values.extend(ternary_digits(&block[..32], 5));
+                groups.values.extend(ternary_digits(&block[32..48], 5));
+                groups.values.extend(ternary_digits(&block[48..52], 4));
+                groups.scales.extend([half_at(block, 52); SUPER / 32]);
+            }
+            BlockType::TQ2_0 => {
+                for half in block[..64].chunks_exact(32) {
+                    for shift in [0, 2, 4, 6] {
+                        groups.values.extend(half.iter().map(|byte| (byte >> shift & 3) as i8 - 1));
+                    }
+                }
+                groups.scales.extend([half_at(block, 64); SUPER / 32]);
+            }
             BlockType::MXFP4 => {
                 groups.values.extend(nibbles(&block[1..17]).map(doubled_e2m1));
                 groups.scales.push(half_of_power(block[0]));
@@ -196,6 +229,23 @@ fn five_bits(high: &[u8], low: &[u8]) -> impl Iterator<Item = u8> {
 /// Reads the float16 number at an offset of a block.
 fn half_at(block: &[u8], offset: usize) -> f32 {
     half::f16::from_le_bytes([block[offset], block[offset + 1]]).to_f32()
+}
+
+/// Decodes four bits of the `IQ4` types, whose numbers are closer to each other near zero.
+fn unevenly_spaced(bits: u8) -> i8 {
+    const NUMBERS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+    NUMBERS[usize::from(bits & 15)]
+}
+
+/// Returns numbers from -1 to 1: the first ones of all bytes, then the second ones, and so on. A byte is a fraction of 256 in
+/// base 3, whose digits are the numbers plus 1.
+fn ternary_digits(bytes: &[u8], digits: u32) -> impl Iterator<Item = i8> {
+    (0..digits).flat_map(move |digit| {
+        bytes.iter().map(move |byte| {
+            let rest = byte.wrapping_mul(3u8.wrapping_pow(digit));
+            ((u16::from(rest) * 3) >> 8) as i8 - 1
+        })
+    })
 }
 
 /// Decodes four bits in the format e2m1. Returns twice the number, because that is an integer.
@@ -254,6 +304,16 @@ fn push_q3_k(block: &[u8], groups: &mut Groups) {
                 groups.values.push((byte >> (2 * shift) & 3) as i8 - if bit == 1 { 0 } else { 4 });
             }
         }
+    }
+}
+
+fn push_iq4_xs(block: &[u8], groups: &mut Groups) {
+    let (scale, high, low) = (half_at(block, 0), u16::from_le_bytes([block[2], block[3]]), &block[4..8]);
+    for (group, bytes) in block[8..136].chunks_exact(16).enumerate() {
+        let low_bits = low[group / 2] >> (group % 2 * 4) & 15;
+        let high_bits = (high >> (2 * group) & 3) as u8;
+        groups.scales.push(scale * f32::from((low_bits | high_bits << 4) as i8 - 32));
+        groups.values.extend(nibbles(bytes).map(unevenly_spaced));
     }
 }
 
