@@ -5,6 +5,7 @@
 
 import json
 import shutil
+import sys
 
 import peft
 import torch
@@ -93,7 +94,42 @@ def others():
             target_modules=["q_proj", "v_proj", "fc2"])
 
 
+def joined():
+    """Adapters of layers that files store as one."""
+    t = transformers
+    for name, kind, source, targets in [("adapter_gpt2", t.GPT2LMHeadModel, "gpt2", ["c_attn", "c_proj"]),
+                                        ("adapter_phi3", t.Phi3ForCausalLM, "phi3", ["qkv_proj", "gate_up_proj", "o_proj"]),
+                                        ("adapter_gpt_neox", t.GPTNeoXForCausalLM, "gpt_neox", ["query_key_value", "dense_4h_to_h"])]:
+        torch.manual_seed(6)
+        tokens = {"input_ids": torch.randint(0, VOCABULARY, (2, 9))}
+        adapter(name, kind.from_pretrained(OUT / source), tokens, target_modules=targets, fan_in_fan_out=source == "gpt2", task_type="CAUSAL_LM")
+
+
+def older():
+    """An adapter in half precision, in the file that early versions of peft write."""
+    torch.manual_seed(7)
+    llama = transformers.LlamaForCausalLM.from_pretrained(OUT / "llama")
+    tokens = {"input_ids": torch.randint(0, VOCABULARY, (2, 9))}
+    adapter("adapter_older", llama, tokens, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")
+    folder = OUT / "adapter_older"
+    half = {name: array.half() for name, array in load_file(folder / "adapter_model.safetensors").items()}
+    (folder / "adapter_model.safetensors").unlink()
+    torch.save(half, folder / "adapter_model.bin")
+    about = json.loads((folder / "adapter_config.json").read_text())
+    fields = ["base_model_name_or_path", "bias", "fan_in_fan_out", "inference_mode", "init_lora_weights", "layers_pattern", "layers_to_transform",
+              "lora_alpha", "lora_dropout", "modules_to_save", "peft_type", "r", "revision", "target_modules", "task_type"]
+    (folder / "adapter_config.json").write_text(json.dumps({name: about[name] for name in fields}, indent=2) + "\n")
+    llama = transformers.LlamaForCausalLM.from_pretrained(OUT / "llama")
+    with torch.no_grad():
+        logits = peft.PeftModel.from_pretrained(llama, folder).eval()(**tokens).logits
+    save_file({"input_ids": tokens["input_ids"].to(torch.int32), "logits": logits.contiguous()}, folder / "case.safetensors")
+
+
 def main():
+    if sys.argv[1:] == ["joined"]:
+        return joined()
+    if sys.argv[1:] == ["older"]:
+        return older()
     torch.manual_seed(5)
     t = transformers
     tokens = {"input_ids": torch.randint(0, VOCABULARY, (2, 9))}
@@ -108,6 +144,8 @@ def main():
     experts()
     arrays()
     others()
+    joined()
+    older()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use shardax_nn::prelude::*;
 
 use super::adapter_experts::TargetParameters;
+use super::adapter_joined as joined;
 use super::config::Fields;
 use super::layout::Raw;
 use super::save::{Named, flat_shape, write};
@@ -17,6 +18,8 @@ use crate::error::value_error;
 
 const CONFIG: &str = "adapter_config.json";
 const FILE: &str = "adapter_model.safetensors";
+/// The file of early versions of peft.
+const OLDER_FILE: &str = "adapter_model.bin";
 /// The prefix that peft adds to all layer names.
 pub(super) const BEFORE: &str = "base_model.model.";
 
@@ -122,7 +125,9 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
     let targets = TargetParameters::read(&fields, config, experts, ranks.rank)?;
     fields.skip(&WITHOUT_EFFECT);
     fields.finish_but_empty()?;
-    let weights = Weights::open(folder.join(FILE))?;
+    let (file, older) = (folder.join(FILE), folder.join(OLDER_FILE));
+    let file = if older.exists() && !file.exists() { older } else { file };
+    let weights = Weights::open(&file)?;
     let mut layers = BTreeMap::new();
     let mut of_experts: BTreeMap<String, BTreeMap<usize, LoRA>> = BTreeMap::new();
     let (mut magnitudes, mut replaced) = (BTreeMap::new(), BTreeMap::new());
@@ -140,14 +145,19 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
             used.extend([first.to_owned(), second]);
             continue;
         }
-        let (path, expert) = layer_of(&keys, name)?;
+        let parts = if has_magnitudes { Vec::new() } else { joined::parts_of(&keys, name) };
+        let located = if parts.is_empty() { Some(layer_of(&keys, name)?) } else { None };
         let (layer_rank, layer_scale) = ranks.of_layer(&fields, name)?;
         let (a, b) = (matrix(&weights, first, layer_rank, 0)?, matrix(&weights, &second, layer_rank, 1)?);
         // An adapter has one scale for all layers, so the second matrix includes what differs.
         let b = if layer_scale == ranks.scale() { b } else { b * (layer_scale / ranks.scale()) };
+        used.extend([first.to_owned(), second]);
+        for (path, layout) in parts {
+            layers.insert(path, joined::part(name, layout, &a, &b)?);
+        }
+        let Some((path, expert)) = located else { continue };
         let mut lora = LoRA::new(1, 1, 1, &mut Rngs::new(0));
         (lora.lora_a, lora.lora_b) = (a.t().into(), b.t().into());
-        used.extend([first.to_owned(), second]);
         if has_magnitudes {
             let name = format!("{BEFORE}{name}.lora_magnitude_vector");
             magnitudes.insert(path.clone(), weights.get(&name)?.ravel().into());
@@ -169,7 +179,7 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
     used.extend(weights.names().filter(|name| saved_module(&saved, name).is_some()).map(str::to_owned));
     // An array that nothing has read would change the results.
     if let Some(unused) = weights.names().find(|name| !used.contains(*name)) {
-        let message = format!("{} has the array {unused:?}, which is not part of a LoRA", folder.join(FILE).display());
+        let message = format!("{} has the array {unused:?}, which is not part of a LoRA", file.display());
         return Err(value_error(message, "save an adapter that contains only LoRA matrices with `peft`"));
     }
     let mut adapter = Adapter::of(layers, ranks.scale());
@@ -346,7 +356,9 @@ fn matrix(weights: &Weights, name: &str, rank: usize, dimension: usize) -> Resul
             format!("the array {name:?} is {}{:?}, which is not a matrix of rank {rank}", raw.dtype, raw.shape);
         return Err(value_error(message, "check that adapter_config.json and the file belong to the same adapter"));
     }
-    raw.to_array(None)
+    let matrix = raw.to_array(None)?;
+    // As in peft, because their product would lose digits.
+    Ok(if matches!(matrix.dtype(), DType::F16 | DType::Bf16) { matrix.astype(DType::F32) } else { matrix })
 }
 
 /// Saves the matrices of each layer, then the replaced arrays, and describes both in the configuration.

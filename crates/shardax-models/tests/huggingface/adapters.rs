@@ -13,6 +13,34 @@ fn apply_adapter(adapter: Adapter, model: Decoder, tokens: Array) -> Result<Arra
     Ok(adapter.apply(&model)?.forward(tokens))
 }
 
+/// Early versions of peft write the file of PyTorch, and adapters in half precision are computed in float32.
+#[test]
+fn adapters_of_early_versions_equal_peft() -> Result<()> {
+    setup();
+    let (case, config) = (case("adapter_older")?, Config::open(folder("llama"))?);
+    let adapter = Adapter::from_pretrained(&config, folder("adapter_older"))?;
+    let model = Decoder::from_pretrained(folder("llama"))?;
+    let logits = jit(apply_adapter).call((&adapter, &model, case("input_ids")?))?;
+    alike("adapter_older", &logits, &case("logits")?)
+}
+
+/// One adapter of queries, keys and values, or of a gate and the first layer of an MLP.
+#[test]
+fn adapters_of_joined_layers_equal_peft() -> Result<()> {
+    setup();
+    for (name, model, count) in
+        [("adapter_gpt2", "gpt2", 10), ("adapter_phi3", "phi3", 12), ("adapter_gpt_neox", "gpt_neox", 8)]
+    {
+        let (case, config) = (case(name)?, Config::open(folder(model))?);
+        let adapter = Adapter::from_pretrained(&config, folder(name))?;
+        assert_eq!(adapter.layers.len(), count, "{name}");
+        let model = Decoder::from_pretrained(folder(model))?;
+        let logits = jit(apply_adapter).call((&adapter, &model, case("input_ids")?))?;
+        alike(name, &logits, &case("logits")?)?;
+    }
+    Ok(())
+}
+
 #[test]
 fn adapters_equal_peft() -> Result<()> {
     setup();
