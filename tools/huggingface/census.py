@@ -28,7 +28,7 @@ KNOWN = {
     "huggingface/detr.rs": [r"const KNOWN.*?\];"],
     "huggingface/yolos.rs": [r"check_type\([^)]*\)"],
     "huggingface/spectrogram.rs": [r"check_type\([^)]*\)"],
-    "huggingface/segformer.rs": [r"check_type\([^)]*\)"],
+    "huggingface/segformer.rs": [r"const KNOWN.*?\];"],
     "huggingface/swin.rs": [r"const KNOWN.*?\];"],
     "huggingface/deberta.rs": [r'has_type\("[^)]*\)', r"check_type\([^)]*\)"],
     "huggingface/modernbert.rs": [r"check_type\([^)]*\)"],

@@ -147,6 +147,20 @@ SMALL_NEMOTRON = {**KV, "head_dim": 8, "layers_block_type": ["linear_attention",
                   "ssm_state_size": 6, "mamba_num_heads": 4, "mamba_head_dim": 6, "n_groups": 2, "n_routed_experts": 4,
                   "moe_intermediate_size": 12, "moe_shared_expert_intermediate_size": 10, "routed_scaling_factor": 1.5}
 FAMILIES = [
+    ("gpt2_unscaled", "GPT2", {**GPT, "n_positions": 12, "scale_attn_weights": False, "reorder_and_upcast_attn": True}),
+    ("bitnet", "BitNet", {**KV, "hidden_act": "relu2"}),
+    ("kolibri1", "Kolibri1", {**KV, **SMALL_EXPERTS, "num_experts": 6, "head_dim": 8, "sliding_window": 4, "shared_expert_intermediate_size": 10,
+                              "layer_types": ["sliding_attention", "full_attention"]}),
+    ("lara_mini", "LaraMini", {**KV, **SMALL_EXPERTS, "head_dim": 8, "num_experts": 4, "shared_expert_intermediate_size": 10, "sliding_window": 4,
+                               "num_hidden_layers": 3, "layer_types": ["linear_attention", "sliding_attention", "full_attention"],
+                               "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 5}),
+    ("apertus1p5", "Apertus1p5Text", {**KV, "dtype": "float32", "output_vocab_size": 30}),
+    ("gpt_neox_japanese", "GPTNeoXJapanese", {"hidden_size": 32, "intermediate_multiple_size": 2}),
+    ("bert_generation", "BertGeneration", {"is_decoder": True}),
+    ("cohere_compass", "CohereCompassText", {**KV, "logit_scale": 0.25, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"],
+                                             "hidden_size": 32,
+                                             "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 50.0, "mrope_section": [2, 1, 1]},
+                                                                 "full_attention": None}}),
     ("linear", "Llama", {"rope_scaling": {"rope_type": "linear", "factor": 3.0}}),
     ("dynamic", "Llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 3.0}, "max_position_embeddings": 6}),
     ("yarn", "Llama", {"rope_scaling": YARN, "max_position_embeddings": 32}),
@@ -344,10 +358,12 @@ FAMILIES = [
 def sizes_of(kind):
     """The sizes of the tiny models, without the names that a class does not have."""
     other = {
+        "GPT2": DECODER,
         "GPTJ": DECODER,
         "GPTBigCode": DECODER,
         "CodeGen": DECODER,
         "OpenAIGPT": DECODER,
+        "GPTNeoXJapanese": ["intermediate_size"],
         "GPTNeo": SIZES,
         "Falcon": ["intermediate_size"],
         "OPT": ["intermediate_size"],
@@ -370,7 +386,8 @@ def families(names):
         torch.manual_seed(1)
         config = getattr(transformers, f"{kind}Config")(**{**sizes_of(kind), **fields})
         # Some configurations are of a class with another name.
-        class_name = {"Llama4Text": "Llama4", "Qwen3_5Text": "Qwen3_5", "Qwen3_5MoeText": "Qwen3_5Moe", "Gemma3nText": "Gemma3n", "Gemma4Text": "Gemma4"}.get(kind, kind)
+        class_name = {"Llama4Text": "Llama4", "Qwen3_5Text": "Qwen3_5", "Qwen3_5MoeText": "Qwen3_5Moe", "Gemma3nText": "Gemma3n", "Gemma4Text": "Gemma4",
+                      "CohereCompassText": "CohereCompass"}.get(kind, kind)
         model = getattr(transformers, f"{class_name}ForCausalLM", transformers.AutoModelForCausalLM.from_config)
         decoder(name, model, config, max_shard_size="10GB")
 
@@ -394,6 +411,16 @@ LINEAR = {"layer_types": ["linear_attention", "full_attention"], "linear_num_key
           "linear_key_head_dim": 6, "linear_value_head_dim": 5, "head_dim": 16}
 # The fields of `config.json` as published files have them.
 TEXTS = {
+    "molmo2": {"image_patch_id": 30, "text_config": {**TEXT, "head_dim": 8, "additional_vocab_size": 3},
+               "vision_config": {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 4,
+                                 "image_size": [8, 8]},
+               "adapter_config": {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 16,
+                                  "vision_feature_layer": [-1]}},
+    "emu3": {"text_config": {**TEXT, "model_type": "emu3_text_model"}, "vocabulary_map": {"<image>": 30},
+             "vq_config": {"codebook_size": 8, "base_channels": 32, "channel_multiplier": [1], "num_res_blocks": 1, "attn_resolutions": []}},
+    "phi4_multimodal": {**TEXT, "vision_config": {**SMALL_TOWER, "crop_size": 8}, "audio_config": {"hidden_size": 16, "intermediate_size": 16, "num_blocks": 1,
+                        "num_attention_heads": 2, "ext_pw_out_channel": 16, "depthwise_separable_out_channel": 16, "input_size": 8,
+                        "nemo_conv_channels": 16, "conv_glu_type": "swish"}},
     "qwen2_vl": {**OLDER, "tie_word_embeddings": True, "vision_config": {**TOWER, "embed_dim": 16, "hidden_size": 32, "mlp_ratio": 1}},
     "qwen2_5_vl": {**OLDER, "vision_config": {**TOWER, "out_hidden_size": 32, "intermediate_size": 16, "fullatt_block_indexes": [0]}},
     "qwen3_vl": {**IMAGES, "tie_word_embeddings": True,
@@ -622,7 +649,7 @@ TEXTS = {
 
 
 # The starts of names of arrays for images and sounds.
-IMAGE_ARRAYS = re.compile(r"^(model\.)?(vision|visual|vit\.|image|audio|aligner|projector|connector|vqmodel|generation|merger|mlp_AR|mlp1|high_res|"
+IMAGE_ARRAYS = re.compile(r"^(model\.)?(embed_tokens_extend\.\w+|vision|visual|vit\.|image|audio|aligner|projector|connector|vqmodel|generation|merger|mlp_AR|mlp1|high_res|"
                           r"qformer|query_tokens|language_projection|resampler|layerwise|spatial|mm_projector|multi_modal_projector|embed_vision|embed_audio|blocks|patch_embed|pos_embed|"
                           r"encoder|adaptor|acoustic|semantic|(language_model\\.)?layers\\.[12]\\.cross)")
 
@@ -656,7 +683,7 @@ def class_of_texts(config, is_wrapper):
     """The class that writes texts about images or sound, or only texts."""
     classes = [transformers.AutoModelForImageTextToText, transformers.AutoModelForSpeechSeq2Seq, transformers.AutoModelForSeq2SeqLM]
     kinds = [kind for kind in classes if type(config) in kind._model_mapping]
-    return kinds[0] if is_wrapper else transformers.AutoModelForCausalLM
+    return [*kinds, transformers.AutoModelForCausalLM][0 if is_wrapper else -1]
 
 
 def texts(names):
@@ -710,11 +737,13 @@ MODERN = {**SIZES, "num_hidden_layers": 3, "global_attn_every_n_layers": 2, "loc
 MOBILE = {**SIZES, "embedding_size": 6, "intra_bottleneck_size": 8, "num_feedforward_networks": 3}
 # The folder, the class, and the sizes.
 ENCODERS = [
+    ("luke", "LukeForMaskedLM", {**ENCODER, **SIZES, "entity_vocab_size": 5, "entity_emb_size": 4}),
     ("modernbert", "ModernBertForMaskedLM", {**MODERN, "norm_bias": True}),
     ("modernbert_model", "ModernBertModel", MODERN),
     ("modernbert_classes", "ModernBertForSequenceClassification", {**MODERN, "classifier_pooling": "mean", "classifier_bias": True}),
     ("modernbert_tokens", "ModernBertForTokenClassification", {**MODERN, "attention_bias": True, "mlp_bias": True}),
     ("eurobert", "EuroBertForMaskedLM", {**SIZES, **KV}),
+    ("mistral_not_causal", "MistralForCausalLM", {**SIZES, **KV, "is_causal": False, "sliding_window": 3}),
     ("gemma3_encoder", "Gemma3TextModel", {**SIZES, **KV, "head_dim": 8, "use_bidirectional_attention": True, "sliding_window": 4,
                                            "query_pre_attn_scalar": 6, "layer_types": ["sliding_attention", "full_attention"]}),
     ("bert_model", "BertModel", SIZES),
@@ -793,8 +822,11 @@ def encoder_families(names):
         model = getattr(transformers, kind)
         model = model(model.config_class(**{**ENCODER, **sizes}))
         randomize(model)
-        # EuroBERT is read as a decoder, whose texts have no padding here.
-        length = 7 if name == "eurobert" else 4
+        if kind == "LukeForMaskedLM":
+            # The class does not tie them, but published files have equal ones.
+            model.lm_head.decoder.weight.data.copy_(model.luke.embeddings.word_embeddings.weight.data)
+        # Both are read as decoders, whose texts have no padding here.
+        length = 7 if name in ("eurobert", "mistral_not_causal") else 4
         mask = torch.tensor([[1] * 7, [1] * length + [0] * (7 - length)])
         tokens = torch.randint(3, VOCABULARY, (2, 7)).where(mask.bool(), 1)
         inputs = {"input_ids": tokens, "attention_mask": mask}

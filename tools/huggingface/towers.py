@@ -638,6 +638,8 @@ CASES = {
                                      layer_scale_init_value=0.0),
     "convnextv2": lambda: staged("convnextv2", "ConvNextV2ForImageClassification", hidden_sizes=[6, 10], depths=[1, 2], num_stages=2),
     "segformer": lambda: staged("segformer", "SegformerForImageClassification", size=32, **SEGFORMER, reshape_last_stage=False),
+    "pvt_v2": lambda: staged("pvt_v2", "PvtV2ForImageClassification", size=32, **SEGFORMER),
+    "pvt_v2_model": lambda: staged("pvt_v2_model", "PvtV2Model", size=32, **SEGFORMER, qkv_bias=False),
     "segformer_pixels": lambda: staged("segformer_pixels", "SegformerForSemanticSegmentation", size=32, **SEGFORMER, decoder_hidden_size=6),
     # Images whose patches do not fill all windows, and windows of the size of an image.
     "swin": lambda: staged("swin", "SwinForImageClassification", size=16, image_size=16, patch_size=2, embed_dim=8, depths=[2, 2],

@@ -100,6 +100,7 @@ OTHERS = {
         **{kind: {**STAGES, "num_stages": 2} for kind in ["convnext", "convnextv2"]},
         "poolformer": {**STAGES, "num_encoder_blocks": 2, "patch_sizes": [7, 3], "strides": [4, 2], "padding": [2, 1]},
         "segformer": {**STAGES, **SEGFORMER, "architectures": ["SegformerForImageClassification"]},
+        "pvt_v2": {**STAGES, **SEGFORMER, "architectures": ["PvtV2ForImageClassification"]},
         "resnet": {**STAGES, "embedding_size": 6},
         "regnet": {**STAGES, "embedding_size": 6, "groups_width": 4},
         "mobilenet_v1": {**LABELS, "depth_multiplier": 0.05, "min_depth": 4},

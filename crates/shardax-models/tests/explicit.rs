@@ -322,12 +322,13 @@ fn folders() -> Result<Vec<PathBuf>> {
 /// Models whose results depend on the amount of padding: rotary positions that are scaled by the length, EuroBERT,
 /// whose tokens attend to all positions of a text without a mask, DeBERTa, in which padding attends to all tokens, and MobileBERT,
 /// whose last token reads the embedding of the padding after it, and FNet, which mixes all tokens.
-const DEPEND_ON_LENGTH: [&str; 12] = [
+const DEPEND_ON_LENGTH: [&str; 13] = [
     "fnet",
     "fnet_classes",
     "fnet_tokens",
     "dynamic",
     "eurobert",
+    "mistral_not_causal",
     "deberta",
     "deberta_v2",
     "deberta_v2_tokens",

@@ -43,7 +43,7 @@ pub(super) fn build(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> Mu
     if !config.biases.qkv {
         remove_input_biases(&mut attention);
     }
-    if !config.biases.out {
+    if !config.biases.out || config.without_out_bias.get(layer) == Some(&true) {
         attention.out.bias = None;
     }
     add_qk_norms(&mut attention, config, layer, rngs);
@@ -54,6 +54,10 @@ pub(super) fn build(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> Mu
         attention.value_norm = Some(
             RmsNorm::builder(config.value_dim.unwrap_or(head_dim)).use_scale(false).epsilon(config.epsilon).build(rngs),
         );
+    }
+    if config.inner_norms {
+        let features = heads * config.value_dim.unwrap_or(head_dim);
+        attention.out_norm = Some(RmsNorm::builder(features).epsilon(config.epsilon).build(rngs));
     }
     if config.key_layer(layer).is_some() {
         (attention.key, attention.value, attention.key_norm, attention.value_norm) = (None, None, None, None);

@@ -196,7 +196,8 @@ impl Block {
         let is_beside = chosen.is_some_and(|chosen| chosen.beside_mlp);
         let mlp = ((experts.is_none() || is_beside) && has_mlp).then(|| {
             let mlp = Mlp::new(features, hidden, activation, gated, biases.mlp, rngs).scales(config).bound(bound);
-            mlp.sparsity(config.gate_sparsity.get(layer).copied().filter(|share| *share > 0.0))
+            let mlp = mlp.sparsity(config.gate_sparsity.get(layer).copied().filter(|share| *share > 0.0));
+            if config.inner_norms { mlp.normalized(hidden, config.epsilon, rngs) } else { mlp }
         });
         let shared_hidden = chosen.and_then(|chosen| chosen.shared_hidden);
         let shared_expert =

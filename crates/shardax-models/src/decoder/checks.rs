@@ -137,6 +137,7 @@ impl DecoderConfig {
             ("windows", self.windows.len()),
             ("without_rope", self.without_rope.len()),
             ("without_sinks", self.without_sinks.len()),
+            ("without_out_bias", self.without_out_bias.len()),
             ("norm_places", self.norm_places.len()),
             ("mlp_bounds", self.mlp_bounds.len()),
             ("experts.bounds", self.experts.as_ref().map_or(0, |experts| experts.bounds.len())),
@@ -163,6 +164,18 @@ impl DecoderConfig {
             return Err(value_error(
                 message,
                 "set the features to at least 1, and the experts of a token to at least 1 and at most the number of experts",
+            ));
+        }
+        if let Some(logits) = self.logits
+            && (logits == 0 || logits > self.vocab_size || self.tie_embeddings)
+        {
+            let message = format!(
+                "{logits} logits for {} tokens, where tie_embeddings is {}",
+                self.vocab_size, self.tie_embeddings
+            );
+            return Err(value_error(
+                message,
+                "set logits to at least 1 and at most vocab_size, and tie_embeddings to false",
             ));
         }
         if self.positions == Positions::Sines && !self.features.is_multiple_of(2) {
@@ -246,6 +259,10 @@ impl DecoderConfig {
             let message = "sum_norms normalizes the sums of a layer, and pre_norms, post_norms, norm_places or parallel is set too";
             return Err(value_error(message, "set the other fields to false"));
         }
+        if self.inner_norms && !matches!(self.norm, NormKind::Rms) {
+            let message = format!("inner_norms are RMS norms, and norm is NormKind::{:?}", self.norm);
+            return Err(value_error(message, "set norm to NormKind::Rms, or inner_norms to false"));
+        }
         if self.qk_norm != QkNorm::None && self.norm == NormKind::LayerOffset {
             let message = "norms of queries and keys have no offset, and norm is NormKind::LayerOffset";
             return Err(value_error(message, "set qk_norm to QkNorm::None, or choose another kind of norm"));
@@ -293,6 +310,7 @@ impl DecoderConfig {
             && equal(&self.windows)
             && equal(&self.without_rope)
             && equal(&self.without_sinks)
+            && equal(&self.without_out_bias)
             && equal(&self.norm_places)
             && equal(self.shared_positions())
             && equal(dense)

@@ -32,6 +32,9 @@ use super::streams::{LayerEmbeddingConfig, StreamsConfig};
 pub struct DecoderConfig {
     /// The size of the vocabulary.
     pub vocab_size: usize,
+    /// The number of tokens that have logits, the first ones of the vocabulary, if not all have them. The token table cannot be
+    /// the last layer then.
+    pub logits: Option<usize>,
     /// The number of blocks.
     pub layers: usize,
     /// The number of features of a token.
@@ -83,6 +86,8 @@ pub struct DecoderConfig {
     pub gated: bool,
     /// The linear layers that have biases.
     pub biases: Biases,
+    /// True for each layer whose attention has no bias in its last layer; empty if `biases` applies to all layers.
+    pub without_out_bias: Vec<bool>,
     /// True if the token embedding is also the last layer.
     pub tie_embeddings: bool,
     /// True if token embeddings are normalized before the first layer.
@@ -131,6 +136,8 @@ pub struct DecoderConfig {
     pub post_norms: bool,
     /// The arrays that each layer normalizes; empty if `pre_norms` and `post_norms` apply to all layers.
     pub norm_places: Vec<NormPlace>,
+    /// True if the inputs of the last layers of attention and MLP are normalized, as in BitNet.
+    pub inner_norms: bool,
     /// True if the sums of inputs and outputs of attention and MLP are normalized, as in the first GPT.
     pub sum_norms: bool,
     /// True if the input of attention is normalized in the first layer too. Otherwise the norm of embeddings is in its place.
@@ -444,6 +451,7 @@ impl DecoderConfig {
     pub fn new(vocab_size: usize, layers: usize, features: usize, heads: usize) -> Self {
         DecoderConfig {
             vocab_size,
+            logits: None,
             layers,
             features,
             heads,
@@ -470,6 +478,7 @@ impl DecoderConfig {
             activation: Activation::Silu,
             gated: true,
             biases: Biases::NONE,
+            without_out_bias: Vec::new(),
             tie_embeddings: false,
             embedding_norm: false,
             embedding_features: None,
@@ -493,6 +502,7 @@ impl DecoderConfig {
             pre_norms: true,
             post_norms: false,
             norm_places: Vec::new(),
+            inner_norms: false,
             sum_norms: false,
             first_norm: true,
             final_norm: true,

@@ -12,6 +12,8 @@ pub struct Mlp {
     pub gate: Option<Linear>,
     /// The first layer.
     pub up: Linear,
+    /// Normalizes the input of the last layer, see [`DecoderConfig::inner_norms`].
+    pub norm: Option<RmsNorm>,
     /// The last layer.
     pub down: Linear,
     /// The learned factors of [`Activation::Xielu`].
@@ -42,6 +44,7 @@ impl Mlp {
         Mlp {
             gate: gated.then(|| input.clone().build(rngs)),
             up: input.build(rngs),
+            norm: None,
             down: output.build(rngs),
             xielu: (activation == Activation::Xielu).then(Xielu::default),
             activation,
@@ -55,6 +58,12 @@ impl Mlp {
     /// Sets the factors of gates and outputs.
     pub(super) fn scales(mut self, config: &DecoderConfig) -> Mlp {
         (self.gate_scale, self.output_scale) = (config.gate_scale, config.mlp_scale);
+        self
+    }
+
+    /// Normalizes the input of the last layer.
+    pub(super) fn normalized(mut self, hidden: usize, epsilon: f64, rngs: &mut Rngs) -> Mlp {
+        self.norm = Some(RmsNorm::builder(hidden).epsilon(epsilon).build(rngs));
         self
     }
 
@@ -88,6 +97,7 @@ impl Mlp {
             }
             None => self.activation.apply(self.up.forward(x)),
         };
+        let hidden = self.norm.iter().fold(hidden, |x, norm| norm.forward(x));
         scaled(self.down.forward(hidden), self.output_scale)
     }
 }

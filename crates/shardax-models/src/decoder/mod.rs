@@ -164,7 +164,8 @@ impl Decoder {
         let has_bias = config.tie_embeddings && config.biases.head;
         let head_bias = has_bias.then(|| zeros_dtype([vocab_size], rngs.policy().param_dtype));
         let head = (!config.tie_embeddings).then(|| {
-            let builder = Linear::builder(embedding_features, vocab_size).use_bias(config.biases.head);
+            let logits = config.logits.unwrap_or(vocab_size);
+            let builder = Linear::builder(embedding_features, logits).use_bias(config.biases.head);
             builder.kernel_axes(["embed", "vocab"]).build(rngs)
         });
         Ok(Decoder {

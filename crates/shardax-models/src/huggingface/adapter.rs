@@ -8,7 +8,7 @@ use shardax_nn::prelude::*;
 
 use super::adapter_experts::TargetParameters;
 use super::adapter_joined as joined;
-use super::config::Fields;
+use super::fields::Fields;
 use super::layout::Raw;
 use super::save::{Named, flat_shape, write};
 use super::{Config, KeyMap, Layout, Weights, keys_of};

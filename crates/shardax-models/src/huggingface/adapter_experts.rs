@@ -4,7 +4,7 @@
 use shardax_nn::prelude::*;
 
 use super::adapter::BEFORE;
-use super::config::Fields;
+use super::fields::Fields;
 use super::{Config, Weights};
 use crate::error::value_error;
 

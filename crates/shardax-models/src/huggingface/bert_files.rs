@@ -4,13 +4,13 @@ use shardax_nn::Rope;
 use shardax_nn::prelude::*;
 
 use super::bert::{Bert, BertConfig, BertHead, DISTANCE_GROUPS, make};
-use super::config::Fields;
+use super::fields::Fields;
 use super::rope::rope;
 use super::{Config, KeyMap, Layout, Pretrained, known_type};
 use crate::Activation;
 
 /// The supported model types.
-pub(super) const KNOWN: [&str; 23] = [
+pub(super) const KNOWN: [&str; 24] = [
     "bert",
     "ernie",
     "roberta",
@@ -34,6 +34,7 @@ pub(super) const KNOWN: [&str; 23] = [
     "longformer",
     "big_bird",
     "fnet",
+    "luke",
 ];
 
 /// The maximal number of blocks in a group of an ALBERT model. No published model has more than one.
@@ -151,6 +152,7 @@ fn read(fields: &Fields, kind: &str, fixed_head: Option<BertHead>) -> Result<Ber
             | "roberta-prelayernorm"
             | "esm"
             | "xlm-roberta-xl"
+            | "luke"
             | "longformer" => fields.natural_or("pad_token_id", 1)? + 1,
             "mpnet" => 2,
             _ => 0,
@@ -235,6 +237,10 @@ fn check_and_skip(fields: &Fields, kind: &str, head: BertHead) -> Result<()> {
     if kind == "fnet" {
         // Other implementations of the same transforms.
         fields.skip(&["use_tpu_fourier_optimizations", "tpu_short_seq_length"]);
+    }
+    if kind == "luke" {
+        // Entities, which the model does not read.
+        fields.skip(&["entity_vocab_size", "entity_emb_size", "use_entity_aware_attention", "cls_entity_prediction"]);
     }
     if kind == "ernie" {
         fields.skip(&["task_type_vocab_size"]);
@@ -425,8 +431,20 @@ fn keys(kind: &str, config: &BertConfig) -> KeyMap {
         .ignore(&format!("{prefix}encoder.layer.*.attention.self.rotary_embeddings.inv_freq"))
         .ignore(&format!("{prefix}encoder.layer.*.attention.self.rotary_embeddings**"))
         .ignore(&format!("{prefix}contact_head.**"))
+        // The layers for entities of LUKE.
+        .ignore(&format!("{prefix}entity_embeddings.**"))
+        .ignore("entity_predictions.**")
         .ignore("cls.seq_relationship.**")
         .ignore("sop_classifier.**");
+    let keys = if kind == "luke" {
+        keys.alias("lm_head.decoder.bias", "lm_head.bias").tied("lm_head.bias", "lm_head.decoder.bias")
+    } else {
+        keys
+    };
+    let keys = ["w2e_query", "e2w_query", "e2e_query"].into_iter().fold(keys, |keys, layer| {
+        let name = format!("{prefix}encoder.layer.*.attention.self.{layer}");
+        keys.ignore(&format!("{name}.weight")).ignore(&format!("{name}.bias"))
+    });
     let keys = match config.head {
         BertHead::None => keys.prefix_alias("", &base).ignore(&format!("{base}pooler.**")),
         _ => keys.prefix_alias(&base, ""),
@@ -630,7 +648,7 @@ fn head_keys(keys: KeyMap, kind: &str, head: BertHead, base: &str, prefix: &str)
         "distilbert" => "vocab_projector.bias",
         "albert" => "predictions.bias",
         "electra" => "generator_lm_head.bias",
-        "gte" => "lm_head.decoder.bias",
+        "gte" | "luke" => "lm_head.decoder.bias",
         _ => "lm_head.bias",
     };
     let keys = keys

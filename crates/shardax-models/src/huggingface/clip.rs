@@ -2,8 +2,8 @@
 
 use shardax_nn::prelude::*;
 
-use super::config::Fields;
 use super::encoder::{BlockSizes, EncoderBlock, block_keys};
+use super::fields::Fields;
 use super::interpolation::Interpolation;
 use super::patches::{PatchSizes, Patches, patch_keys};
 use super::{Config, KeyMap, Layout, Pretrained};

@@ -4,7 +4,7 @@ use shardax_nn::prelude::*;
 
 use super::bert::{BertHead, logits};
 use super::bert_files::head;
-use super::config::Fields;
+use super::fields::Fields;
 use super::{BertOptions, Config, KeyMap, Layout, Pretrained, attention, check_type};
 use crate::decoder::{check_positions, check_tokens};
 use crate::ranks::allow_any_ranks;

@@ -2,7 +2,7 @@
 
 use shardax_nn::prelude::*;
 
-use super::config::Fields;
+use super::fields::Fields;
 use super::interpolation::{bilinear_weights, corner_weights, resized};
 use super::vision::{FrozenNorm, Upsample, frozen_norm_keys, stage_keys};
 use super::vit::{DPT, read_fields};

@@ -2,8 +2,8 @@
 
 use shardax_nn::prelude::*;
 
-use super::config::Fields;
 use super::depth::layers;
+use super::fields::Fields;
 use super::vision::{classes_of, frozen_norm_keys, stage_keys};
 use super::{Config, KeyMap, Layout, Pretrained, Resnet, ResnetConfig, attention, known_type, resnet};
 use crate::error::value_error;

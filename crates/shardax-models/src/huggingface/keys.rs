@@ -129,6 +129,13 @@ impl KeyMap {
         })
     }
 
+    /// Reads the copy of an array if the files do not have the array itself.
+    pub(super) fn with_either_copy(mut self) -> Self {
+        let copies = self.tied.iter().map(|(copy, name)| (name.clone(), None, copy.clone(), Layout::Same));
+        self.absent.extend(copies);
+        self
+    }
+
     /// Ignores all copies of arrays, and also this array.
     pub(super) fn without_copies(mut self, name: &str) -> Self {
         self.tied.clear();
@@ -237,6 +244,19 @@ impl KeyMap {
         })
     }
 
+    /// Returns the key paths of all arrays that are parts of the array with this name, which can have the prefix.
+    pub(super) fn paths_of(&self, name: &str) -> Vec<(String, Layout)> {
+        let bare = name.strip_prefix(self.prefix.as_str()).unwrap_or(name);
+        let paths = self.rules.iter().filter_map(|(path, pattern, layout)| {
+            let number = matched(pattern, name).or_else(|| matched(pattern, bare))?;
+            let path = path.replacen('*', number, 1);
+            // An earlier rule can give the path another name.
+            let is_used = self.find(&path).is_some_and(|(name, _)| name == pattern.replacen('*', number, 1));
+            is_used.then_some((path, *layout))
+        });
+        paths.collect()
+    }
+
     /// Returns the key path for the array with this name. Also returns the index of the entry if each entry of the
     /// first dimension is a separate array in the files.
     pub(super) fn path_of_entry(&self, name: &str) -> Option<(String, Layout, Option<usize>)> {
@@ -256,6 +276,11 @@ impl KeyMap {
 
     /// Returns the name that these files use for the array.
     pub(super) fn in_files(&self, weights: &Weights, name: &str) -> Option<String> {
+        // Arrays whose rows are joined.
+        if name.contains('+') {
+            let parts = name.split('+').map(|part| self.in_files(weights, part));
+            return Some(parts.collect::<Option<Vec<_>>>()?.join("+"));
+        }
         let aliases = self
             .aliases
             .iter()

@@ -43,7 +43,7 @@ pub(super) fn check_left(weights: &Weights, keys: &KeyMap, places: &[Place<'_>])
         let index = unused.iter().position(|unused| unused == copy);
         if let (Some(index), Some(name)) = (index, keys.in_files(weights, name)) {
             let (tied, original) = (weights.read(copy)?, weights.read(&name)?);
-            if (tied.dtype, tied.shape, tied.bytes) != (original.dtype, original.shape, original.bytes) {
+            if !are_equal(tied, original)? {
                 let message = format!(
                     "the arrays {copy:?} and {name:?} of {} differ, but config.json says that they are tied",
                     weights.path().display()
@@ -68,6 +68,15 @@ pub(super) fn check_left(weights: &Weights, keys: &KeyMap, places: &[Place<'_>])
             Err(value_error(message, help))
         }
     }
+}
+
+/// Returns `true` if two arrays have the same numbers, which can have different dtypes.
+fn are_equal(first: Raw, second: Raw) -> Result<bool> {
+    if first.dtype == second.dtype {
+        return Ok(first.shape == second.shape && first.bytes == second.bytes);
+    }
+    let values = |raw: Raw| raw.to_array(None)?.astype(DType::F32).to_vec::<f32>();
+    Ok(first.shape == second.shape && values(first)? == values(second)?)
 }
 
 /// Returns the numbers of layers in the configuration, for a message about an array with this name, or an empty text if the name

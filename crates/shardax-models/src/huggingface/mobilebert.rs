@@ -4,7 +4,7 @@ use shardax_nn::prelude::*;
 
 use super::bert::BertHead;
 use super::bert_files::head;
-use super::config::Fields;
+use super::fields::Fields;
 use super::{BertOptions, Config, KeyMap, Layout, Pretrained, attention, check_type};
 use crate::decoder::{check_positions, check_tokens};
 use crate::error::value_error;

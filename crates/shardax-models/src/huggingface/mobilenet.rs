@@ -2,7 +2,7 @@
 
 use shardax_nn::prelude::*;
 
-use super::config::Fields;
+use super::fields::Fields;
 use super::vision::{ConvNorm, ConvShape, Squeeze, check_channels, classes, frozen_norm_keys};
 use super::{Config, KeyMap, Pretrained, known_type};
 use crate::Activation;

@@ -25,6 +25,7 @@
 
 mod adapter;
 mod adapter_experts;
+mod adapter_joined;
 mod bert;
 mod bert_files;
 mod chinese_clip;
@@ -37,7 +38,9 @@ mod decoders;
 mod depth;
 mod detr;
 mod encoder;
+mod fields;
 mod global_attention;
+mod harmless;
 mod interpolation;
 mod keys;
 mod languages;
@@ -71,7 +74,8 @@ use std::sync::Arc;
 use shardax::tree::TreeDef;
 use shardax_nn::prelude::*;
 
-pub(crate) use self::config::{Fields, MAX_LAYERS};
+pub(crate) use self::config::MAX_LAYERS;
+pub(crate) use self::fields::Fields;
 use crate::error::value_error;
 use crate::{Decoder, DecoderConfig, EncoderDecoder};
 

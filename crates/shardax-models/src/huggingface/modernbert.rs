@@ -5,7 +5,7 @@ use shardax_nn::prelude::*;
 
 use super::bert::{BertHead, logits};
 use super::bert_files::head;
-use super::config::Fields;
+use super::fields::Fields;
 use super::rope::{rope_object, scaled_rope};
 use super::{BertOptions, Config, KeyMap, Layout, Pretrained, attention, check_type};
 use crate::decoder::check_tokens;

@@ -2,7 +2,7 @@
 
 use shardax_nn::prelude::*;
 
-use super::config::Fields;
+use super::fields::Fields;
 use super::vision::{ConvNorm, ConvShape, Squeeze, StagedConfig, check_channels, frozen_norm_keys, stage_keys};
 use super::{Config, KeyMap, Pretrained, known_type};
 use crate::Activation;

@@ -3,7 +3,7 @@
 use shardax::error::Result;
 use shardax_nn::prelude::*;
 
-use super::config::Fields;
+use super::fields::Fields;
 
 /// Reads rotary positions from `rope_parameters`, or from the older `rope_scaling` and `rope_theta`. `partial` is the
 /// default share of each head that is rotated; `None` rotates all of it.

@@ -4,7 +4,7 @@ use shardax_nn::prelude::*;
 
 use super::interpolation::linear_weights;
 use super::vision::{FrozenNorm, check_channels, frozen_norm_keys, skip_features_of_stages, stage_keys, stages};
-use super::{Config, KeyMap, Pretrained, attention, check_type};
+use super::{Config, KeyMap, Pretrained, attention, known_type, remove_input_biases};
 use crate::Activation;
 use crate::error::value_error;
 use crate::ranks::allow_any_ranks;
@@ -30,6 +30,10 @@ pub struct SegformerConfig {
     pub mlp_sizes: Vec<usize>,
     /// The activation of the MLPs.
     pub hidden_act: Activation,
+    /// Added to the variance in the norms of the encoder.
+    pub layer_norm_eps: f64,
+    /// True if the projections to queries, keys and values have biases.
+    pub qkv_bias: bool,
     /// The head.
     pub head: SegformerHead,
 }
@@ -50,7 +54,8 @@ pub enum SegformerHead {
     },
 }
 
-/// SegFormer ([Xie et al. 2021](https://arxiv.org/abs/2105.15203)). Images can have any size.
+/// SegFormer ([Xie et al. 2021](https://arxiv.org/abs/2105.15203)), or the second version of PVT, which has the same encoder ([Wang et al.
+/// 2021](https://arxiv.org/abs/2106.13797)). Images can have any size.
 #[derive(Module, Clone, Debug)]
 pub struct Segformer {
     stages: Vec<Stage>,
@@ -91,7 +96,10 @@ struct PixelHead {
     classifier: Conv,
 }
 
-/// Added to the variance in norms. The class does not use the field `layer_norm_eps`.
+/// The supported model types.
+const KNOWN: [&str; 2] = ["segformer", "pvt_v2"];
+
+/// Added to the variance in norms of SegFormer. The class does not use the field `layer_norm_eps`.
 const EPSILON: f64 = 1e-5;
 
 impl Pretrained for Segformer {
@@ -99,7 +107,8 @@ impl Pretrained for Segformer {
 
     fn read(config: &Config) -> Result<(SegformerConfig, KeyMap)> {
         let fields = config.fields();
-        check_type(&fields, "segformer")?;
+        let kind = known_type(&fields, &KNOWN)?;
+        let is_pyramid = kind == "pvt_v2";
         let (hidden_sizes, depths) = stages(&fields, "hidden_sizes")?;
         let count = fields.size("num_encoder_blocks")?;
         if count != depths.len() {
@@ -126,6 +135,8 @@ impl Pretrained for Segformer {
             strides: list("strides")?,
             mlp_sizes: mlp_sizes.collect(),
             hidden_act: fields.activation("hidden_act")?,
+            layer_norm_eps: if is_pyramid { fields.number("layer_norm_eps")? } else { EPSILON },
+            qkv_bias: !is_pyramid || fields.flag("qkv_bias")?,
             head: head(&fields)?,
             hidden_sizes,
             depths,
@@ -133,12 +144,22 @@ impl Pretrained for Segformer {
         for (heads, features) in read.num_attention_heads.iter().zip(&read.hidden_sizes) {
             fields.divides(("num_attention_heads", *heads), ("hidden_sizes", *features))?;
         }
+        if is_pyramid {
+            if matches!(read.head, SegformerHead::Pixels { .. }) {
+                return Err(
+                    fields.error("`architectures` names a head for pixels, which this model type does not have")
+                );
+            }
+            if fields.flag("linear_attention")? {
+                return Err(fields.error("field `linear_attention` is true, which is not supported"));
+            }
+        }
         skip_features_of_stages(&fields);
         // Fields that the class does not use, and a number for training.
         fields.skip(&["layer_norm_eps", "downsampling_rates", "image_size", "semantic_loss_ignore_index"]);
         fields.skip(&["decoder_hidden_size", "reshape_last_stage"]);
         fields.finish()?;
-        let keys = keys(&read);
+        let keys = if is_pyramid { pyramid_keys(&read) } else { keys(&read) };
         Ok((read, keys))
     }
 
@@ -226,6 +247,31 @@ fn keys(config: &SegformerConfig) -> KeyMap {
     })
 }
 
+/// Returns the names of the arrays of the second version of PVT.
+fn pyramid_keys(config: &SegformerConfig) -> KeyMap {
+    let prefix = if config.head == SegformerHead::None { "" } else { "pvt_v2." };
+    let keys = KeyMap::new().linear("classifier", "classifier");
+    stage_keys(keys, config.depths.len(), |keys, path, stage| {
+        let layer = format!("{prefix}encoder.layers.{stage}");
+        let (block, path_of_block) = (format!("{layer}.blocks.*"), format!("{path}.blocks[*]"));
+        let attention = format!("{block}.attention");
+        let keys = ["query", "key", "value"].iter().fold(keys, |keys, part| {
+            keys.linear(&format!("{path_of_block}.attention.{part}"), &format!("{attention}.{part}"))
+        });
+        keys.conv(&format!("{path}.patches"), &format!("{layer}.patch_embedding.proj"))
+            .norm(&format!("{path}.patch_norm"), &format!("{layer}.patch_embedding.layer_norm"))
+            .norm(&format!("{path}.norm"), &format!("{layer}.layer_norm"))
+            .norm(&format!("{path_of_block}.norm"), &format!("{block}.layer_norm_1"))
+            .norm(&format!("{path_of_block}.mlp_norm"), &format!("{block}.layer_norm_2"))
+            .linear(&format!("{path_of_block}.attention.out"), &format!("{attention}.proj"))
+            .conv(&format!("{path_of_block}.reduction"), &format!("{attention}.spatial_reduction"))
+            .norm(&format!("{path_of_block}.reduction_norm"), &format!("{attention}.layer_norm"))
+            .linear(&format!("{path_of_block}.up"), &format!("{block}.mlp.dense1"))
+            .conv(&format!("{path_of_block}.conv"), &format!("{block}.mlp.dwconv.dwconv"))
+            .linear(&format!("{path_of_block}.down"), &format!("{block}.mlp.dense2"))
+    })
+}
+
 impl Stage {
     fn new(config: &SegformerConfig, stage: usize, rngs: &mut Rngs) -> Stage {
         let (features, size, stride) = (config.hidden_sizes[stage], config.patch_sizes[stage], config.strides[stage]);
@@ -234,9 +280,9 @@ impl Stage {
         let patches = Conv::builder(before, features, [size; 2]).strides([stride; 2]);
         Stage {
             patches: patches.padding(Padding::Explicit(vec![(around, around); 2])).build(rngs),
-            patch_norm: LayerNorm::builder(features).epsilon(EPSILON).build(rngs),
+            patch_norm: norm(config, features, rngs),
             blocks: (0..config.depths[stage]).map(|_| Block::new(config, stage, rngs)).collect(),
-            norm: LayerNorm::builder(features).epsilon(EPSILON).build(rngs),
+            norm: norm(config, features, rngs),
         }
     }
 
@@ -251,12 +297,16 @@ impl Block {
         let (features, hidden, ratio) = (config.hidden_sizes[stage], config.mlp_sizes[stage], config.sr_ratios[stage]);
         let reduction = Conv::builder(features, features, [ratio; 2]).strides([ratio; 2]).padding(Padding::Valid);
         let around = Padding::Explicit(vec![(1, 1); 2]);
+        let mut attention = attention(config.num_attention_heads[stage], features).build(rngs);
+        if !config.qkv_bias {
+            remove_input_biases(&mut attention);
+        }
         Block {
-            norm: norm(features, rngs),
-            attention: attention(config.num_attention_heads[stage], features).build(rngs),
+            norm: norm(config, features, rngs),
+            attention,
             reduction: (ratio > 1).then(|| reduction.build(rngs)),
-            reduction_norm: (ratio > 1).then(|| norm(features, rngs)),
-            mlp_norm: norm(features, rngs),
+            reduction_norm: (ratio > 1).then(|| norm(config, features, rngs)),
+            mlp_norm: norm(config, features, rngs),
             up: Linear::builder(features, hidden).kernel_axes(["embed", "mlp"]).build(rngs),
             conv: Conv::builder(hidden, hidden, [3, 3]).padding(around).feature_group_count(hidden).build(rngs),
             down: Linear::builder(hidden, features).kernel_axes(["mlp", "embed"]).build(rngs),
@@ -349,6 +399,6 @@ impl Segformer {
     }
 }
 
-fn norm(features: usize, rngs: &mut Rngs) -> LayerNorm {
-    LayerNorm::builder(features).epsilon(EPSILON).build(rngs)
+fn norm(config: &SegformerConfig, features: usize, rngs: &mut Rngs) -> LayerNorm {
+    LayerNorm::builder(features).epsilon(config.layer_norm_eps).build(rngs)
 }

@@ -3,8 +3,8 @@
 use shardax_nn::prelude::*;
 
 use super::clip::{blocks, tower, tower_keys, tower_norm};
-use super::config::Fields;
 use super::encoder::EncoderBlock;
+use super::fields::Fields;
 use super::interpolation::Interpolation;
 use super::patches::{PatchSizes, Patches};
 use super::{ClipTower, Config, KeyMap, Layout, Pretrained, attention};

@@ -2,8 +2,8 @@
 
 use shardax_nn::prelude::*;
 
-use super::config::Fields;
 use super::encoder::{scores_of, small_normal};
+use super::fields::Fields;
 use super::vision::{StagedConfig, check_channels, stage_keys};
 use super::{Config, KeyMap, Layout, Pretrained, attention, known_type, remove_input_biases};
 use crate::Mlp;

@@ -2,8 +2,8 @@
 
 use shardax_nn::prelude::*;
 
-use super::config::Fields;
 use super::encoder::small_normal;
+use super::fields::Fields;
 use super::{KeyMap, Layout};
 use crate::Activation;
 use crate::error::value_error;

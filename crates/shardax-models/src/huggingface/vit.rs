@@ -2,11 +2,11 @@
 
 use shardax_nn::prelude::*;
 
-use super::config::Fields;
 use super::encoder::{
     BlockSizes, EncoderBlock, Places, VIT_NORMS, block_keys, distance_count, grid_angles, grid_distances, scores_of,
     small_normal, vit_block_keys,
 };
+use super::fields::Fields;
 use super::interpolation::Interpolation;
 use super::patches::{PatchSizes, Patches, patch_keys};
 use super::{Config, KeyMap, Layout, Pretrained, known_type};

@@ -2,9 +2,9 @@
 
 use shardax_nn::prelude::*;
 
-use super::config::Fields;
 use super::depth::layers;
 use super::encoder::{BlockSizes, EncoderBlock, VIT_NORMS, small_normal, vit_block_keys};
+use super::fields::Fields;
 use super::interpolation::{bilinear_weights, resized};
 use super::vision::{FrozenNorm, classes_of, frozen_norm_keys};
 use super::{Config, KeyMap, Layout, Pretrained, check_type};

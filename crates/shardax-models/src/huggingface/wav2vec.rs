@@ -3,7 +3,7 @@
 use shardax_nn::prelude::*;
 
 use super::bert::EncoderLayer;
-use super::config::Fields;
+use super::fields::Fields;
 use super::{BertOptions, Config, KeyMap, Layout, Pretrained, attention, known_type};
 use crate::encoder_decoder::distance_bias;
 use crate::error::value_error;

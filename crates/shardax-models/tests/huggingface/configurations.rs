@@ -15,7 +15,8 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 108] = [
+const OTHERS: [&str; 110] = [
+    "luke",
     "albert",
     "audio-spectrogram-transformer",
     "bart",
@@ -98,6 +99,7 @@ const OTHERS: [&str; 108] = [
     "sam_mask_decoder",
     "sam_prompt_encoder",
     "sam_vision_model",
+    "pvt_v2",
     "segformer",
     "siglip",
     "siglip2",
@@ -127,7 +129,8 @@ const OTHERS: [&str; 108] = [
 ];
 
 /// Fields that change no logits.
-const WITHOUT_EFFECT: [&str; 34] = [
+const WITHOUT_EFFECT: [&str; 35] = [
+    "reorder_and_upcast_attn",
     "time_step_init_scheme",
     "time_step_min",
     "time_step_scale",
@@ -165,7 +168,9 @@ const WITHOUT_EFFECT: [&str; 34] = [
 ];
 
 /// Fields that change no logits of one class where the other fields have their defaults.
-const WITHOUT_EFFECT_ALONE: [(&str, &str); 70] = [
+const WITHOUT_EFFECT_ALONE: [(&str, &str); 71] = [
+    // The base is in the default of another object.
+    ("apertus1p5_text", "rope_theta"),
     // The base is in another object, and heads of classes are not read.
     ("eurobert", "classifier_pooling"),
     ("laguna", "rope_theta"),
@@ -282,6 +287,12 @@ fn classes() -> Vec<(String, Map<String, Value>, Map<String, Value>)> {
         }
         if kind == "granitemoehybrid" {
             fields.insert("layer_types".to_owned(), json!([vec!["mamba"; 31], vec!["attention"]].concat()));
+        }
+        if kind == "cohere_compass_text" {
+            // transformers cannot compute a model without these either.
+            let rope =
+                json!({"full_attention": {"rope_type": "default", "rope_theta": 50.0}, "sliding_attention": null});
+            fields.insert("rope_parameters".to_owned(), rope);
         }
         if ["glm4_moe", "glm4v_moe_text", "qwen3_omni_moe_text"].contains(&kind.as_str()) {
             // Its default heads do not divide its default features.

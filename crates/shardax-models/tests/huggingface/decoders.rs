@@ -10,7 +10,7 @@ use super::common::fails;
 use super::{alike, case, chosen_models, folder, has_any, rows, setup};
 
 /// Every decoder that there are files of.
-pub(super) const DECODERS: [&str; 133] = [
+pub(super) const DECODERS: [&str; 141] = [
     "gpt2",
     "llama",
     "llama3",
@@ -144,6 +144,14 @@ pub(super) const DECODERS: [&str; 133] = [
     "lfm3",
     "dbrx",
     "dbrx_plain",
+    "bitnet",
+    "kolibri1",
+    "lara_mini",
+    "apertus1p5",
+    "gpt_neox_japanese",
+    "bert_generation",
+    "cohere_compass",
+    "gpt2_unscaled",
 ];
 
 /// Decoders whose rotary positions depend on the length of the text. The keys in a cache keep the scale of the length

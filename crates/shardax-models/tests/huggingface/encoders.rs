@@ -21,7 +21,8 @@ fn bert_has_the_logits_of_transformers() -> Result<()> {
 }
 
 /// Encoders with BERT's blocks and their heads. The inputs contain masked padding.
-pub(super) const ENCODERS: [&str; 45] = [
+pub(super) const ENCODERS: [&str; 46] = [
+    "luke",
     "bert_model",
     "bert_classes",
     "bert_tokens",
@@ -130,10 +131,12 @@ fn encoders_have_the_results_of_transformers() -> Result<()> {
         alike(name, &model.forward(case("input_ids")?, &mask), &case("logits")?)?;
     }
     // A decoder whose positions attend to all positions predicts masked tokens, and cannot continue a text.
-    let (case, model) = (case("eurobert")?, Decoder::from_pretrained(folder("eurobert"))?);
-    let tokens = case("input_ids")?;
-    alike("eurobert", &model.forward(&tokens), &case("logits")?)?;
-    fails(model.generate(&rows(&tokens)?, &GenerateOptions::new(1)), &["cannot continue a text"]);
+    for name in ["eurobert", "mistral_not_causal"] {
+        let (case, model) = (case(name)?, Decoder::from_pretrained(folder(name))?);
+        let tokens = case("input_ids")?;
+        alike(name, &model.forward(&tokens), &case("logits")?)?;
+        fails(model.generate(&rows(&tokens)?, &GenerateOptions::new(1)), &["cannot continue a text"]);
+    }
     let decoder = SentenceEncoder::from_pretrained(folder("sentence_last"))?;
     let padded_start = BertOptions::new().attention_mask(array([[0, 1, 1]]));
     fails(

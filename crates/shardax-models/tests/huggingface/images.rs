@@ -141,7 +141,7 @@ fn models_of_stages_have_the_results_of_transformers() -> Result<()> {
     for name in ["swin", "swin_model", "swinv2", "donut_classes"].into_iter().step_by(one_of(2)) {
         compare_stages(name, |model: Swin, images| model.forward(images))?;
     }
-    for name in ["segformer_pixels", "segformer"].into_iter().step_by(one_of(2)) {
+    for name in ["segformer_pixels", "pvt_v2_model", "segformer", "pvt_v2"].into_iter().step_by(one_of(2)) {
         compare_stages(name, |model: Segformer, images| model.forward(images))?;
     }
     for name in ["poolformer", "poolformer_model"].into_iter().step_by(one_of(2)) {
@@ -294,7 +294,7 @@ pub(super) fn save_all(to: &Path, every: usize) -> Result<()> {
     save::<MobileNet>(&["mobilenet_v1", "mobilenet_v2", "efficientnet"], to, every)?;
     save::<PoolFormer>(&["poolformer"], to, every)?;
     save::<ConvNext>(&["convnext", "convnextv2"], to, every)?;
-    save::<Segformer>(&["segformer"], to, every)?;
+    save::<Segformer>(&["segformer", "pvt_v2"], to, every)?;
     save::<Swin>(&["swin", "swinv2", "donut_classes"], to, every)?;
     save::<Resnet>(&["resnet", "regnet"], to, every)?;
     save::<Vit>(&["vit_mae"], to, every)?;
@@ -419,6 +419,7 @@ fn configurations_of_images_load_or_say_why() -> Result<()> {
         "mlp_ratios": [4, 4, 4, 4], "num_encoder_blocks": 4, "reshape_last_stage": true, "id2label": {"0": "wall", "1": "sky"}}"#,
     )?;
     assert_eq!(ade.head, SegformerHead::Pixels { classes: 2, features: 256 });
+    fails(segformer(r#"{"model_type": "pvt_v2", "linear_attention": true}"#), &["linear_attention"]);
     fails(segformer(r#"{"model_type": "segformer", "strides": [4, 2]}"#), &["`strides` must have 4 entries, got 2"]);
     let swin = |text: &str| Swin::read(&Config::from_json(text)?).map(|(swin, _)| swin);
     assert_eq!(swin(r#"{"model_type": "swin", "path_norm": true, "num_layers": 4}"#)?.stages.depths, [2, 2, 6, 2]);

@@ -37,7 +37,11 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
         ("llama", r#""attn_logit_softcapping": 50.0"#, "field `attn_logit_softcapping` is 50.0"),
         ("llama", r#""final_logit_softcapping": 30.0"#, "field `final_logit_softcapping` is 30.0"),
         ("llama", r#""partial_rotary_factor": 0.5"#, "field `partial_rotary_factor` is 0.5"),
-        ("llama", r#""quantization_config": {"bits": 8}"#, "field `quantization_config` is"),
+        (
+            "llama",
+            r#""quantization_config": {"bits": 8}"#,
+            "`quantization_config` of config.json has the quant_method None",
+        ),
         ("llama", r#""residual_multiplier": 0.2"#, "field `residual_multiplier` is 0.2"),
         (
             "llama",
@@ -131,7 +135,6 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
         ),
         ("phi3", r#""rope_parameters": {"rope_type": "longrope"}"#, "missing field `short_factor`"),
         ("gpt2", r#""scale_attn_by_inverse_layer_idx": true"#, "field `scale_attn_by_inverse_layer_idx` is true"),
-        ("gpt2", r#""scale_attn_weights": false"#, "field `scale_attn_weights` is false"),
         ("gpt2", r#""n_head": 5"#, "n_head (5) does not divide n_embd (16)"),
         ("gpt2", r#""n_positions": 4000000000"#, "config.json has a position table of 4000000000 by 16"),
         ("bert", r#""model_type": "deberta""#, "the model_type \"deberta\" is not one of bert, ernie, roberta"),

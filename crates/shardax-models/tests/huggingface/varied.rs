@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use shardax_models::huggingface::Weights;
 use shardax_models::{
-    Bert, BertOptions, ChineseClip, Clip, Config, ConvNext, Deberta, Decoder, DepthEstimator, Detr, EncoderDecoder,
-    MobileBert, MobileNet, ModernBert, Owl, PoolFormer, Pretrained, Resnet, Sam, SamPrompts, Segformer, Siglip,
-    SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
+    Adapter, Bert, BertOptions, ChineseClip, Clip, Config, ConvNext, Deberta, Decoder, DepthEstimator, Detr,
+    EncoderDecoder, MobileBert, MobileNet, ModernBert, Owl, PoolFormer, Pretrained, Resnet, Sam, SamPrompts, Segformer,
+    Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -120,7 +120,7 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
             let model = Swin::from_pretrained(folder)?;
             jit(|model: Swin, images: Array| model.forward(images)).call((&model, images))
         }
-        "segformer" => {
+        "segformer" | "pvt_v2" => {
             let model = Segformer::from_pretrained(folder)?;
             jit(|model: Segformer, images: Array| model.forward(images)).call((&model, images))
         }
@@ -205,4 +205,39 @@ fn logits_of_texts(folder: &Path, config: &Config, case: &Weights) -> Result<Arr
             jit(|model: Decoder, tokens: Array| model.forward(tokens)).call((&model, tokens))
         }
     }
+}
+
+/// Applies adapters with unusual options (`tools/huggingface/vary_adapters.py`) and compares the logits with `peft`, unless an adapter
+/// is rejected.
+#[test]
+#[ignore = "reads folders that another program wrote"]
+fn varied_adapters_have_the_logits_of_peft_or_are_refused() -> Result<()> {
+    setup();
+    let root = std::env::var("ADAPTERS").expect("ADAPTERS names a folder");
+    let mut folders: Vec<PathBuf> =
+        std::fs::read_dir(&root).expect("a folder").map(|e| e.expect("an entry").path()).collect();
+    folders.sort();
+    let (mut equal, mut refused, mut faults) = (0, Vec::new(), Vec::new());
+    for path in &folders {
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        let base = super::folder(std::fs::read_to_string(path.join("base.txt")).expect("a file").trim());
+        let case = Weights::open(path.join("case.safetensors"))?;
+        let logits = Adapter::from_pretrained(&Config::open(&base)?, path).and_then(|adapter| {
+            let model = Decoder::from_pretrained(&base)?;
+            let forward = |adapter: Adapter, model: Decoder, tokens: Array| -> Result<Array> {
+                Ok(adapter.apply(&model)?.forward(tokens))
+            };
+            jit(forward).call((adapter, model, case.get("input_ids")?))
+        });
+        match logits {
+            Ok(logits) => match (logits - case.get("logits")?).abs().max(..).item::<f32>()? {
+                difference if difference < 1e-3 => equal += 1,
+                difference => faults.push(format!("{name}: logits differ by {difference}")),
+            },
+            Err(error) => refused.push(format!("{name}: {}", error.message())),
+        }
+    }
+    println!("{equal} equal, {} refused:\n{}", refused.len(), refused.join("\n"));
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    Ok(())
 }

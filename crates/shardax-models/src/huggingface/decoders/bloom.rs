@@ -75,6 +75,44 @@ pub(super) fn biogpt(fields: &Fields, _: &str) -> Read {
     Ok((config, keys))
 }
 
+/// Reads the decoder of BERT generation, which has BERT's blocks. Unless `is_decoder` is true, its positions attend to all
+/// positions.
+pub(super) fn bert_generation(fields: &Fields, _: &str) -> Read {
+    let sized = sizes(fields)?;
+    let config = DecoderConfig {
+        positions: Positions::Learned(fields.size("max_position_embeddings")?),
+        norm: NormKind::Layer,
+        epsilon: fields.number("layer_norm_eps")?,
+        activation: fields.activation("hidden_act")?,
+        gated: false,
+        biases: Biases::ALL,
+        embedding_norm: true,
+        pre_norms: false,
+        sum_norms: true,
+        final_norm: false,
+        bidirectional: !fields.flag("is_decoder")?,
+        ..sized
+    };
+    let keys = KeyMap::new()
+        .prefix("bert.")
+        .array("embed.embedding", "embeddings.word_embeddings.weight", Layout::Same)
+        .array("positions.embedding", "embeddings.position_embeddings.weight", Layout::Same)
+        .norm("embedding_norm.0", "embeddings.LayerNorm")
+        .linear("blocks[*].attention.query", "encoder.layer.*.attention.self.query")
+        .linear("blocks[*].attention.key", "encoder.layer.*.attention.self.key")
+        .linear("blocks[*].attention.value", "encoder.layer.*.attention.self.value")
+        .linear("blocks[*].attention.out", "encoder.layer.*.attention.output.dense")
+        .norm("blocks[*].norm.0", "encoder.layer.*.attention.output.LayerNorm")
+        .linear("blocks[*].mlp.up", "encoder.layer.*.intermediate.dense")
+        .linear("blocks[*].mlp.down", "encoder.layer.*.output.dense")
+        .norm("blocks[*].mlp_norm.0", "encoder.layer.*.output.LayerNorm")
+        .linear("head", "lm_head.decoder")
+        .array("head_bias", "lm_head.bias", Layout::Same)
+        .tied("lm_head.decoder.weight", "embeddings.word_embeddings.weight")
+        .tied("lm_head.decoder.bias", "lm_head.bias");
+    Ok((config, keys))
+}
+
 /// Returns the names that BioGPT and XGLM share.
 fn block_keys() -> KeyMap {
     KeyMap::new()

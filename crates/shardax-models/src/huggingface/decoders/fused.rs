@@ -5,7 +5,7 @@ use super::*;
 
 pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     match kind {
-        "phi3" => phi3(fields),
+        "phi3" | "phi4_multimodal" | "phi4mm" => phi3(fields, kind),
         _ => glm(fields, kind),
     }
 }
@@ -18,8 +18,13 @@ fn fused_mlp(hidden: usize) -> KeyMap {
         .weights("blocks[*].mlp.up", "model.layers.*.mlp.gate_up_proj", Layout::rows(hidden, hidden, joined_rows))
 }
 
-fn phi3(fields: &Fields) -> Read {
+fn phi3(fields: &Fields, kind: &str) -> Read {
     let mut config = llama_sizes(fields)?;
+    if kind != "phi3" {
+        // Only the text is read.
+        fields.skip(&["vision_config", "audio_config", "embd_layer", "img_processor", "audio_processor"]);
+        fields.skip(&["vision_lora", "speech_lora", "full_attn_mod", "interpolate_factor"]);
+    }
     config.windows = window_of_all(fields, config.layers, fields.size_opt("sliding_window")?)?;
     rotary(&mut config, fields, Some(1.0))?;
     // This is the length before the extension to long contexts. Only scaled rotary positions use it.
@@ -32,7 +37,18 @@ fn phi3(fields: &Fields) -> Read {
         .weights("blocks[*].attention.query", qkv, Layout::rows(0, wide, joined_rows))
         .weights("blocks[*].attention.key", qkv, Layout::rows(wide, narrow, joined_rows))
         .weights("blocks[*].attention.value", qkv, Layout::rows(wide.saturating_add(narrow), narrow, joined_rows));
-    Ok((config, keys.and(llama_keys())))
+    Ok((config, without_adapters(keys).and(llama_keys())))
+}
+
+/// Ignores the arrays of images and sounds of Phi-4, whose adapters have no effect on texts.
+fn without_adapters(keys: KeyMap) -> KeyMap {
+    let layers = ["self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj"];
+    layers.into_iter().fold(keys.ignore("model.embed_tokens_extend.**"), |keys, layer| {
+        let keys = keys.alias(&format!("{layer}.weight"), &format!("{layer}.base_layer.weight"));
+        ["lora_A.speech", "lora_A.vision", "lora_B.speech", "lora_B.vision"]
+            .into_iter()
+            .fold(keys, |keys, part| keys.ignore(&of_layer(&format!("{layer}.{part}.weight"))))
+    })
 }
 
 fn glm(fields: &Fields, kind: &str) -> Read {

@@ -23,9 +23,12 @@ fn gpt_sizes(fields: &Fields) -> Result<DecoderConfig> {
 }
 
 pub(super) fn gpt2(fields: &Fields, _: &str) -> Read {
+    // The order of operations of the same result.
+    fields.skip(&["reorder_and_upcast_attn"]);
     let config = DecoderConfig {
         positions: Positions::Learned(fields.size("n_positions")?),
         biases: Biases { head: false, ..Biases::ALL },
+        attention_scale: if fields.flag_or("scale_attn_weights", true)? { None } else { Some(1.0) },
         ..gpt_sizes(fields)?
     };
     Ok((config, joined_keys("wte", "wpe").norm("norm.0", "ln_f")))
@@ -265,8 +268,13 @@ pub(super) fn gpt_neox(fields: &Fields, _: &str) -> Read {
     };
     let rope = rope_named(fields, config.head_dim, "rotary_emb_base", Some(("rotary_pct", 0.25)))?;
     config.positions = Positions::Rotary(rope);
-    let keys = grouped_attention(&config, "layers.*.attention.query_key_value")
-        .prefix("gpt_neox.")
+    let keys = grouped_attention(&config, "layers.*.attention.query_key_value").prefix("gpt_neox.").and(neox_keys());
+    Ok((config, keys))
+}
+
+/// Returns the names of the other arrays of GPT-NeoX, without their prefix.
+fn neox_keys() -> KeyMap {
+    KeyMap::new()
         .array("embed.embedding", "embed_in.weight", Layout::Same)
         .norm("blocks[*].norm.0", "layers.*.input_layernorm")
         .linear("blocks[*].attention.out", "layers.*.attention.dense")
@@ -279,7 +287,29 @@ pub(super) fn gpt_neox(fields: &Fields, _: &str) -> Read {
         // Older files contain causal masks, the score of masked positions, and the frequencies of rotary positions.
         .ignore("layers.*.attention.bias")
         .ignore("layers.*.attention.masked_bias")
-        .ignore("layers.*.attention.rotary_emb.inv_freq");
+        .ignore("layers.*.attention.rotary_emb.inv_freq")
+}
+
+/// Reads the Japanese GPT-NeoX, in which only the attention of the last layer has a bias.
+pub(super) fn gpt_neox_japanese(fields: &Fields, _: &str) -> Read {
+    let sized = sizes_without_hidden(fields)?;
+    let (features, layers) = (sized.features, sized.layers);
+    let mut config = DecoderConfig {
+        hidden: features.saturating_mul(fields.size("intermediate_multiple_size")?),
+        norm: NormKind::Layer,
+        epsilon: fields.number("layer_norm_eps")?,
+        activation: fields.activation("hidden_act")?,
+        gated: false,
+        biases: Biases { out: true, ..Biases::NONE },
+        without_out_bias: (0..layers).map(|layer| layer + 1 < layers).collect(),
+        ..sized
+    };
+    let rope = rope_named(fields, config.head_dim, "rotary_emb_base", Some(("rotary_pct", 1.0)))?;
+    config.positions = Positions::Rotary(rope);
+    let keys = grouped_attention(&config, "layers.*.attention.query_key_value")
+        .prefix("gpt_neox_japanese.")
+        .array("blocks[*].attention.out.bias", "layers.*.attention.dense_bias", Layout::Same)
+        .and(neox_keys());
     Ok((config, keys))
 }
 

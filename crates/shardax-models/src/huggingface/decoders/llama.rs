@@ -17,7 +17,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     }
     rotary(&mut config, fields, None)?;
     config.biases = match kind {
-        "llama" | "arcee" | "iquestcoder" | "exaone" => biases(fields)?,
+        "llama" | "arcee" | "iquestcoder" | "exaone" | "emu3_text_model" => biases(fields)?,
         "internlm3" => internlm_biases(fields)?,
         "helium" => Biases { out: false, ..biases(fields)? },
         "seed_oss" => Biases { out: fields.flag("attention_out_bias")?, ..biases(fields)? },
@@ -116,14 +116,13 @@ pub(super) fn read_variant(fields: &Fields, kind: &str) -> Read {
         "granite" | "granite_docling_text" | "hyperclovax" => granite(fields, kind),
         "nemotron" | "jais2" => nemotron(fields, kind),
         "exaone4" => exaone4(fields),
-        "apertus" => apertus(fields),
+        "apertus" | "apertus1p5_text" => apertus(fields, kind),
         "lfm2" => lfm2(fields, kind),
         "smollm3" => smollm3(fields),
         "olmo" => olmo(fields),
         "olmo2" | "olmo3" => olmo2(fields, kind),
         "stablelm" => stablelm(fields),
-        "starcoder2" => starcoder2(fields),
-        _ => cohere(fields, kind),
+        _ => starcoder2(fields),
     }
 }
 
@@ -240,14 +239,18 @@ pub(super) fn exaone_windows(config: &mut DecoderConfig, fields: &Fields) -> Res
     Ok(())
 }
 
-/// Reads Apertus, whose MLPs have no gate and a learned activation.
-fn apertus(fields: &Fields) -> Read {
+/// Reads Apertus, whose MLPs have no gate and a learned activation. In version 1.5, not all tokens have logits.
+fn apertus(fields: &Fields, kind: &str) -> Read {
     let mut config = DecoderConfig {
         gated: false,
         biases: attention_biases(fields)?,
         qk_norm: QkNorm::Head,
         ..llama_sizes(fields)?
     };
+    if kind == "apertus1p5_text" {
+        let logits = fields.size_opt("output_vocab_size")?;
+        config.logits = logits.filter(|logits| *logits != config.vocab_size);
+    }
     rotary(&mut config, fields, None)?;
     let keys = ["alpha_p", "alpha_n", "beta", "eps"].into_iter().fold(KeyMap::new(), |keys, name| {
         keys.array(format!("blocks[*].mlp.xielu.{name}"), format!("model.layers.*.mlp.act_fn.{name}"), Layout::Same)
@@ -541,37 +544,6 @@ fn starcoder2(fields: &Fields) -> Read {
     let keys = KeyMap::new()
         .linear("blocks[*].mlp.up", "model.layers.*.mlp.c_fc")
         .linear("blocks[*].mlp.down", "model.layers.*.mlp.c_proj");
-    Ok((config, keys.and(llama_keys())))
-}
-
-fn cohere(fields: &Fields, kind: &str) -> Read {
-    let mut config = DecoderConfig {
-        norm: NormKind::LayerScale,
-        epsilon: fields.number("layer_norm_eps")?,
-        activation: fields.activation("hidden_act")?,
-        biases: attention_biases(fields)?,
-        logits_scale: Some(fields.number("logit_scale")?),
-        parallel: true,
-        shared_norm: true,
-        ..sizes(fields)?
-    };
-    rotary(&mut config, fields, None)?;
-    interleave(&mut config);
-    if kind == "cohere2" {
-        // Early configurations contain these fields, whose values are the same in all models of this type.
-        fields.skip(&["layer_switch", "order_of_interleaved_layers", "position_embedding_type", "rotary_pct"]);
-        fields.skip(&["use_embedding_sharing", "use_gated_activation", "use_parallel_block"]);
-        let pattern = fields.size_opt("sliding_window_pattern")?.unwrap_or(4);
-        let window = fields.size_opt("sliding_window")?;
-        config.windows = windows(fields, config.layers, window, |layer| !(layer + 1).is_multiple_of(pattern))?;
-        config.without_rope = config.windows.iter().map(Option::is_none).collect();
-    }
-    if kind == "cohere" && fields.flag("use_qk_norm")? {
-        config.qk_norm = QkNorm::EachHead;
-    }
-    let keys = KeyMap::new()
-        .array("blocks[*].attention.query_scale", "model.layers.*.self_attn.q_norm.weight", Layout::Same)
-        .array("blocks[*].attention.key_scale", "model.layers.*.self_attn.k_norm.weight", Layout::Same);
     Ok((config, keys.and(llama_keys())))
 }
 

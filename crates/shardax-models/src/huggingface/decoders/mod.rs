@@ -1,6 +1,8 @@
 //! The decoders of `transformers`: readers of their configurations, and the names of their arrays.
 
+mod bitnet;
 mod bloom;
+mod cohere;
 mod cohere_experts;
 mod dbrx;
 mod ernie;
@@ -10,6 +12,7 @@ mod gemma;
 mod gpt;
 mod granite_swa;
 mod kimi;
+mod kolibri;
 mod laguna;
 mod latent;
 mod layered;
@@ -17,6 +20,7 @@ mod linear;
 mod llama;
 mod mimo;
 mod modern_bert;
+mod molmo;
 mod olmo_hybrid;
 mod qwen_linear;
 mod state_space;
@@ -27,7 +31,7 @@ mod wrapper;
 use shardax::error::Result;
 
 use self::wrapper::WRAPPERS;
-use super::config::Fields;
+use super::fields::Fields;
 use super::rope::{rope, rope_named};
 use super::{KeyMap, Layout, unknown_type};
 use crate::{Biases, DecoderConfig, NormKind, Positions, QkNorm};
@@ -40,11 +44,19 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["llama", "mistral", "qwen2", "qwen3", "arcee", "seed_oss", "helium", "ernie4_5"], llama::read),
     (&["qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen2_5_omni_text"], llama::read),
     (&["paddleocr_vl_text", "hunyuan_vl_text"], llama::read),
+    (&["emu3_text_model"], llama::read),
+    (&["bitnet"], bitnet::read),
+    (&["molmo2_text"], molmo::read),
+    (&["kolibri1"], kolibri::read),
+    (&["lara_mini"], qwen_linear::lara_mini),
+    (&["apertus1p5_text"], llama::read_variant),
+    (&["cohere_compass_text"], cohere::compass),
+    (&["phi4_multimodal", "phi4mm"], fused::read),
+    (&["gpt_neox_japanese"], gpt::gpt_neox_japanese),
+    (&["bert-generation"], bloom::bert_generation),
     (&["internlm3", "iquestcoder", "ministral", "cwm", "hunyuan_v1_dense", "exaone"], llama::read),
-    (
-        &["granite", "smollm3", "olmo", "olmo2", "olmo3", "cohere", "cohere2", "stablelm", "starcoder2"],
-        llama::read_variant,
-    ),
+    (&["granite", "smollm3", "olmo", "olmo2", "olmo3", "stablelm", "starcoder2"], llama::read_variant),
+    (&["cohere", "cohere2"], cohere::read),
     (&["ministral3"], llama::read),
     (&["nanochat"], llama::nanochat),
     (&["nemotron", "jais2", "exaone4", "hyperclovax", "granite_docling_text", "apertus", "lfm2"], llama::read_variant),
@@ -128,12 +140,35 @@ pub(super) fn read(fields: &Fields) -> Read {
 
 fn read_kind(fields: &Fields, kind: &str) -> Read {
     match FAMILIES.iter().find(|(kinds, _)| kinds.contains(&kind)) {
-        Some((_, read)) => read(fields, kind),
+        Some((_, read)) => {
+            let (mut config, keys) = read(fields, kind)?;
+            // A decoder is one even if a file says so.
+            fields.skip(&["is_decoder"]);
+            // The classes of the two types mask later positions themselves.
+            let is_causal = fields.flag_or("is_causal", true)? || matches!(kind, "gpt_neo" | "openai-gpt");
+            if !is_causal && !config.bidirectional {
+                see_later_positions(fields, &mut config)?;
+            }
+            // Files of a model without a head have no prefix.
+            let keys = keys.prefix_alias("model.", "").ignore("model.rotary_emb.inv_freq");
+            Ok((config.clone(), if config.tie_embeddings { keys.with_either_copy() } else { keys }))
+        }
         None => {
             let known: Vec<&str> = FAMILIES.iter().flat_map(|(kinds, _)| *kinds).chain(WRAPPERS).copied().collect();
             Err(unknown_type(fields, kind, &known))
         }
     }
+}
+
+/// Lets positions attend to later ones. transformers masks only positions outside of windows then, where a window counts the
+/// positions before or after a position, without the position itself.
+fn see_later_positions(fields: &Fields, config: &mut DecoderConfig) -> Result<()> {
+    if config.latent.is_some() || config.chunk.is_some() {
+        return Err(fields.error("field `is_causal` is false, which is not supported with this attention"));
+    }
+    config.bidirectional = true;
+    config.windows.iter_mut().flatten().for_each(|window| *window = window.saturating_add(1));
+    Ok(())
 }
 
 /// Reads the sizes whose field names most decoders share.

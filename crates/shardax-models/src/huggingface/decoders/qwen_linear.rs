@@ -1,4 +1,4 @@
-//! Qwen3-Next and Qwen3.5.
+//! Qwen3-Next, Qwen3.5 and Lara Mini.
 
 use super::experts::{dense_layers, expert_keys, experts, shared_keys, with_stacked_experts};
 use super::linear::{layer, layers_with_linear_attention};
@@ -17,15 +17,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         fields.skip(&["attn_output_gate", "mamba_ssm_dtype", "mlp_only_layers", "norm_topk_prob"]);
         fields.skip(&["mtp_num_hidden_layers", "mtp_use_dedicated_embeddings"]);
     }
-    let delta = DeltaConfig {
-        key_heads: fields.size("linear_num_key_heads")?,
-        value_heads: fields.size("linear_num_value_heads")?,
-        key_dim: fields.size("linear_key_head_dim")?,
-        value_dim: fields.size("linear_value_head_dim")?,
-        width: fields.size("linear_conv_kernel_dim")?,
-        layers: has_delta,
-        ..DeltaConfig::default()
-    };
+    let delta = delta_sizes(fields, has_delta)?;
     let experts = match kind {
         "qwen3_5_text" => None,
         _ => Some(ExpertsConfig {
@@ -55,15 +47,99 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         .weights("blocks[*].attention.query", query_gate, Layout::rows_of_groups(heads, 0, width))
         .weights("blocks[*].attention.gate", query_gate, Layout::rows_of_groups(heads, width, width))
         .and(if kind == "qwen3_next" { grouped_delta_keys(&delta) } else { delta_keys(&delta) })
-        .and(joined_taps(&delta))
-        .array("blocks[*].delta.rate_bias", layer("dt_bias"), Layout::Same)
-        .array("blocks[*].delta.log_speed", layer("A_log"), Layout::Same)
-        .scale("blocks[*].delta.norm", &layer("norm"))
-        .linear("blocks[*].delta.out", &layer("out_proj"))
+        .and(other_delta_keys(&delta))
         // Layers that predict additional tokens in training.
         .ignore("mtp.**");
     let hidden = config.experts.as_ref().map_or(0, |experts| experts.hidden);
     Ok((config, with_stacked_experts(keys, "model.layers.*.mlp", hidden).and(llama_keys())))
+}
+
+/// Reads the sizes of linear attention, which these layers have.
+fn delta_sizes(fields: &Fields, layers: Vec<bool>) -> Result<DeltaConfig> {
+    Ok(DeltaConfig {
+        key_heads: fields.size("linear_num_key_heads")?,
+        value_heads: fields.size("linear_num_value_heads")?,
+        key_dim: fields.size("linear_key_head_dim")?,
+        value_dim: fields.size("linear_value_head_dim")?,
+        width: fields.size("linear_conv_kernel_dim")?,
+        layers,
+        ..DeltaConfig::default()
+    })
+}
+
+/// Reads Lara Mini, in which layers have linear attention, attention with a window, or attention without positions.
+pub(super) fn lara_mini(fields: &Fields, _: &str) -> Read {
+    let sized = llama_sizes(fields)?;
+    only_silu(fields)?;
+    let layers = sized.layers;
+    let types: Vec<&str> = match fields.list_opt("layer_types")? {
+        Some(list) if list.len() != layers => {
+            return Err(fields.error(format!("`layer_types` has {} entries for {layers} layers", list.len())));
+        }
+        Some(list) => list.iter().map(|entry| entry.as_str().unwrap_or_default()).collect(),
+        None => (0..layers).map(|layer| LARA_LAYERS[layer % LARA_LAYERS.len()]).collect(),
+    };
+    if let Some(other) = types.iter().find(|kind| !LARA_LAYERS.contains(kind)) {
+        return Err(fields.error(format!("`layer_types` has the layer type {other:?}, which is not supported")));
+    }
+    let window = fields.size("sliding_window")?;
+    let delta = delta_sizes(fields, types.iter().map(|kind| *kind == "linear_attention").collect())?;
+    let hidden = fields.size("moe_intermediate_size")?;
+    let chosen = ExpertsConfig {
+        normalized: fields.flag("norm_topk_prob")?,
+        shared_hidden: Some(fields.size("shared_expert_intermediate_size")?),
+        ..experts(fields, fields.size("num_experts")?, hidden)?
+    };
+    let mut config = DecoderConfig {
+        biases: attention_biases(fields)?,
+        qk_norm: QkNorm::Head,
+        windows: types.iter().map(|kind| (*kind == "sliding_attention").then_some(window)).collect(),
+        without_rope: types.iter().map(|kind| *kind == "full_attention").collect(),
+        delta: Some(delta.clone()),
+        experts: Some(chosen),
+        ..sized
+    };
+    rotary(&mut config, fields, None)?;
+    let keys = expert_keys("model.layers.*.mlp", "gate", ["gate_proj", "up_proj", "down_proj"])
+        .and(shared_keys("model.layers.*.mlp.shared_expert"))
+        .and(joined_delta_keys(&delta))
+        .and(other_delta_keys(&delta))
+        .alias("linear_attn.norm.weight", "linear_attn.out_norm.weight");
+    Ok((config, with_stacked_experts(keys, "model.layers.*.mlp", hidden).and(llama_keys())))
+}
+
+/// The types of Lara Mini's layers, which repeat.
+const LARA_LAYERS: [&str; 5] =
+    ["linear_attention", "sliding_attention", "linear_attention", "full_attention", "sliding_attention"];
+
+/// Returns the names of the inputs of linear attention whose files have one matrix for all of them.
+fn joined_delta_keys(delta: &DeltaConfig) -> KeyMap {
+    let (keys, values) =
+        (delta.key_heads.saturating_mul(delta.key_dim), delta.value_heads.saturating_mul(delta.value_dim));
+    let sizes = [
+        ("query", keys),
+        ("key", keys),
+        ("value", values),
+        ("gate", values),
+        ("write", delta.value_heads),
+        ("forget", delta.value_heads),
+    ];
+    let total = sizes.iter().fold(0usize, |sum, (_, size)| sum.saturating_add(*size));
+    let mut start = 0usize;
+    sizes.into_iter().fold(KeyMap::new(), |map, (part, size)| {
+        let rows = Layout::rows(start, size, total);
+        start = start.saturating_add(size);
+        map.weights(&format!("blocks[*].delta.{part}"), &layer("in_proj"), rows)
+    })
+}
+
+/// Returns the names of the arrays of linear attention after its inputs.
+fn other_delta_keys(delta: &DeltaConfig) -> KeyMap {
+    joined_taps(delta)
+        .array("blocks[*].delta.rate_bias", layer("dt_bias"), Layout::Same)
+        .array("blocks[*].delta.log_speed", layer("A_log"), Layout::Same)
+        .scale("blocks[*].delta.norm", &layer("norm"))
+        .linear("blocks[*].delta.out", &layer("out_proj"))
 }
 
 /// Returns the names of the factors of convolutions. One array has the channels of all queries, then of all keys, then of all

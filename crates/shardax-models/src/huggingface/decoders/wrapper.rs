@@ -4,16 +4,19 @@ use super::*;
 
 /// The types of these models. Their object `text_config` describes a decoder.
 pub(super) const WRAPPERS: &[&str] = &[
+    "apertus1p5",
     "aria",
     "audioflamingo3",
     "aya_vision",
     "blip-2",
     "cohere2_vision",
+    "cohere_compass",
     "cosmos3_edge",
     "cosmos3_omni",
     "deepseek_ocr2",
     "deepseek_vl",
     "deepseek_vl_hybrid",
+    "emu3",
     "ernie4_5_vl_moe",
     "exaone4_5",
     "fast_vlm",
@@ -56,6 +59,7 @@ pub(super) const WRAPPERS: &[&str] = &[
     "minicpmv4_7",
     "mistral3",
     "mllama",
+    "molmo2",
     "moss_transcribe_diarize",
     "musicflamingo",
     "nemotron_h_omni",
@@ -103,6 +107,7 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         "step3p7" => "step3p5".to_owned(),
         // The class of the text differs only by the images that it adds to the outputs of layers.
         "granite4_vision" => "granite".to_owned(),
+        "emu3" => "emu3_text_model".to_owned(),
         "fast_vlm" => "qwen2".to_owned(),
         "perception_lm" => "llama".to_owned(),
         "nemotron_h_omni" => "nemotron_h".to_owned(),
@@ -273,7 +278,7 @@ pub(super) fn read_thinker(fields: &Fields, kind: &str) -> Read {
 }
 
 /// The starts of names of fields that describe images and sounds, and their embeddings.
-const IMAGE_FIELDS: [&str; 37] = [
+const IMAGE_FIELDS: [&str; 39] = [
     "acoustic_",
     "adapter_",
     "adaptor_",
@@ -309,7 +314,9 @@ const IMAGE_FIELDS: [&str; 37] = [
     "video_",
     "vision_",
     "visual_",
+    "vit_config",
     "vit_hidden_size",
+    "vocabulary_map",
     "vq_config",
 ];
 
@@ -323,7 +330,7 @@ fn skip_images<'a>(fields: &Fields<'a>) {
 }
 
 /// The starts of names of arrays for images and sounds.
-const IMAGE_PARTS: [&str; 50] = [
+const IMAGE_PARTS: [&str; 51] = [
     "acoustic_",
     "adaptor.",
     "aligner.",
@@ -362,6 +369,7 @@ const IMAGE_PARTS: [&str; 50] = [
     "spatial_projectors.",
     "video_tower.",
     "view_seperator",
+    "vision_backbone.",
     "vision_embed_tokens.",
     "vision_embedder.",
     "vision_encoder.",
@@ -393,6 +401,7 @@ fn keys_without_images(keys: KeyMap, kind: &str) -> KeyMap {
         .iter()
         .fold(keys, |keys, part| keys.ignore(&format!("{part}**")).ignore(&format!("model.{part}**")));
     match kind {
+        "emu3" => keys.prefix_alias("model.", "text_model.model.").prefix_alias("lm_head.", "text_model.lm_head."),
         "cosmos3_omni" | "cosmos3_edge" => cosmos_keys(keys),
         // The prefix of OPT's names is not a part of them.
         "blip-2" | "instructblip" | "instructblipvideo" => keys

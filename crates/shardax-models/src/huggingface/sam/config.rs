@@ -3,7 +3,7 @@
 use shardax_nn::prelude::*;
 
 use crate::Activation;
-use crate::huggingface::config::Fields;
+use crate::huggingface::fields::Fields;
 use crate::huggingface::{Config, attention, check_type};
 
 /// The architecture of a [`Sam`](super::Sam).
