@@ -535,3 +535,22 @@ fn initializers_of_several_axes() -> Result<()> {
     assert_eq!(first(he_normal().axes(1, 2).batch_axis(0))?, [1.351_467_7, 1.591_684_5, -0.383_058_43]);
     Ok(())
 }
+
+#[test]
+fn tuples_of_references_and_numbers_are_arguments() -> Result<()> {
+    setup();
+    let (x, y) = (array([1.0f32, 2.0]), array([3.0f32, 4.0]));
+    let weighted = jit(|w: Array, (x, y, bias): (Array, Array, Array)| w * x * y + bias);
+    assert_eq!(weighted.call((2.0, (&x, y.clone(), 1)))?.to_vec::<f32>()?, [7.0, 17.0]);
+    let doubled = |(x, i): (Array, Array)| (x * 2, i + 1);
+    let (z, steps) = while_loop(|(_, i): (Array, Array)| i.less(3), doubled, (&x, 0))?;
+    assert_eq!((z.to_vec::<f32>()?, steps.item::<i32>()?), (vec![8.0, 16.0], 3));
+    let dot = |sum: Array, (x, y): (Array, Array)| (sum + x * y, ());
+    assert_eq!(scan(dot, 0.5, (&x, &y))?.0.item::<f32>()?, 11.5);
+    assert_eq!(associative_scan(|a: Array, b: Array| a + b, &y)?.to_vec::<f32>()?, [3.0, 7.0]);
+
+    let device = &devices()?[0];
+    let (x, y) = device_put((&x, &y), device)?;
+    assert_eq!(device_put(x + y, device)?.to_vec::<f32>()?, [4.0, 6.0]);
+    Ok(())
+}

@@ -110,8 +110,9 @@ impl<T: Tree> IntoOutput for Result<T> {
     }
 }
 
-/// Types accepted for an argument of type `T`: the value, a reference to it, or a number for an array. A single array may be
-/// in a tuple, as JAX writes `jvp(f, (x,), (dx,))`.
+/// Types accepted for an argument of type `T`: the value, a reference to it, or a number for an array. The elements of a tuple
+/// of up to four can each have any of these forms, as in `while_loop(cond, body, (&x, 0))`. A single array may be in a tuple, as
+/// JAX writes `jvp(f, (x,), (dx,))`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be passed for an argument of type `{T}`",
     label = "expected `{T}`, `&{T}`, or a number for an array"

@@ -13,3 +13,4 @@ pub mod program;
 pub(crate) mod sharding_like;
 pub(crate) mod sharding_rule;
 pub mod tree;
+mod tuple_arg;

@@ -15,7 +15,7 @@
 use std::sync::Arc;
 
 use crate::core::array::{Array, array_of};
-use crate::core::function::{Function, IntoOutput};
+use crate::core::function::{Function, IntoArg, IntoOutput};
 use crate::core::program::trace::{Traced, at_caller};
 use crate::core::tree::{Flat, Tree, same_structure};
 use crate::dtype::{DType, Scalar};
@@ -82,7 +82,12 @@ options! {
 /// Returns an error if `t` is not a vector of floats, if `func` fails, or if it does not return the structure and shapes of
 /// `y0`.
 #[track_caller]
-pub fn odeint<Y, A, R>(func: impl Fn(Y, Array, A) -> R, y0: Y, t: impl ArrayLike, args: A) -> Result<Y>
+pub fn odeint<Y, A, R>(
+    func: impl Fn(Y, Array, A) -> R,
+    y0: impl IntoArg<Y>,
+    t: impl ArrayLike,
+    args: impl IntoArg<A>,
+) -> Result<Y>
 where
     Y: Tree,
     A: Tree,
@@ -97,13 +102,19 @@ impl OdeintOptions {
     /// # Errors
     /// Returns an error if `func` fails, or if it does not return a tree with the structure and the shapes of `y0`.
     #[track_caller]
-    pub fn odeint<Y, A, R>(&self, func: impl Fn(Y, Array, A) -> R, y0: Y, t: impl ArrayLike, args: A) -> Result<Y>
+    pub fn odeint<Y, A, R>(
+        &self,
+        func: impl Fn(Y, Array, A) -> R,
+        y0: impl IntoArg<Y>,
+        t: impl ArrayLike,
+        args: impl IntoArg<A>,
+    ) -> Result<Y>
     where
         Y: Tree,
         A: Tree,
         R: IntoOutput<Output = Y>,
     {
-        let (y0, t, args) = (Flat::of(&y0), t.into_array(), Flat::from_arguments(&args));
+        let (y0, t, args) = (Flat::of(&y0.into_arg()), t.into_array(), Flat::from_arguments(&args.into_arg()));
         at_caller(|| {
             self.solve_flat(
                 &|inputs: &Flat| {

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 
 use super::{layouts, reshard};
-use crate::core::array::transfer;
-use crate::core::array::{Array, Concrete, Repr};
+use crate::core::array::{Array, Concrete, Repr, TreeOrRef, transfer};
 use crate::core::prefix::{IntoPrefix, Prefix};
 use crate::core::program::trace::{bind1, check_usable, runs_at_once};
 use crate::core::sharding_like::ShardingLike;
-use crate::core::tree::{Flat, Tree};
+use crate::core::tree::Flat;
 use crate::error::{AtCaller, Result, err};
 use crate::ops::collective::ShardingConstraint;
 use crate::ops::primitive::device_put::DevicePut;
@@ -19,7 +18,7 @@ use crate::sharding::{NamedSharding, Sharding, Space, UnreducedKind};
 use crate::source;
 use crate::transfer_guard::{self, Direction};
 
-/// Moves every array of a tree to a device or a sharding. You can also pass a tree of devices or shardings, with one
+/// Moves every array of a tree, or of a reference to one, to a device or a sharding. You can also pass a tree of devices or shardings, with one
 /// for each part of the value, or for parts of parts. The results are committed. All copies start before the function
 /// waits for any of them.
 ///
@@ -64,7 +63,7 @@ use crate::transfer_guard::{self, Direction};
 /// if a sharding does not fit a shape. Always returns an error inside `shard_map` and `pmap`, because each device has
 /// its own shard there.
 #[track_caller]
-pub fn device_put<T: Tree>(tree: &T, to: impl IntoPrefix<Option<ShardingLike>>) -> Result<T> {
+pub fn device_put<T: TreeOrRef<Kind>, Kind>(tree: T, to: impl IntoPrefix<Option<ShardingLike>>) -> Result<T::Owned> {
     PutOptions::new().device_put(tree, to)
 }
 
@@ -114,9 +113,13 @@ impl PutOptions {
     /// # Errors
     /// Also returns an error if both `donate` and `may_alias` are set.
     #[track_caller]
-    pub fn device_put<T: Tree>(self, tree: &T, to: impl IntoPrefix<Option<ShardingLike>>) -> Result<T> {
+    pub fn device_put<T: TreeOrRef<Kind>, Kind>(
+        self,
+        tree: T,
+        to: impl IntoPrefix<Option<ShardingLike>>,
+    ) -> Result<T::Owned> {
         let _line = source::enter();
-        let flat = Flat::of(tree);
+        let flat = tree.flat();
         self.put_all(&flat, &to.into_prefix()).and_then(|flat| flat.build()).at_caller()
     }
 

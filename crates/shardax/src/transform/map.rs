@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::core::array::Array;
-use crate::core::function::{Function, IntoOutput};
+use crate::core::function::{Function, IntoArg, IntoOutput};
 use crate::core::tree::{Flat, Tree, same_structure};
 use crate::error::{AtCaller, Result, err};
 use crate::ops::control_flow;
@@ -44,13 +44,14 @@ impl MapOptions {
     /// # Errors
     /// Returns an error for a batch size of 0, and for arrays without a common leading size.
     #[track_caller]
-    pub fn map<X, Y, R>(&self, f: impl Fn(X) -> R, xs: X) -> Result<Y>
+    pub fn map<X, Y, R>(&self, f: impl Fn(X) -> R, xs: impl IntoArg<X>) -> Result<Y>
     where
         X: Tree,
         Y: Tree,
         R: IntoOutput<Output = Y>,
     {
         let _line = source::enter();
+        let xs = xs.into_arg();
         let Some(batch) = self.batch_size else { return control_flow::map(f, xs) };
         self.batched(&f, xs, batch).at_caller()
     }
@@ -79,7 +80,7 @@ impl MapOptions {
         if complete == 0 || n == batch {
             return vectorized.apply((xs,));
         }
-        let rows = slice_leaves(&flat, 0..complete, &[complete / batch, batch]).build()?;
+        let rows: X = slice_leaves(&flat, 0..complete, &[complete / batch, batch]).build()?;
         let out: Y = control_flow::map(|rows: X| vectorized.apply((rows,)), rows)?;
         let out = Flat::of(&out);
         let mut leaves: Vec<Array> =

@@ -253,6 +253,8 @@ impl Array {
     note = "pass a tree or a reference to one; a struct of arrays derives `Tree` and `Clone`"
 )]
 pub trait TreeOrRef<Kind> {
+    /// The tree by value.
+    type Owned: Tree;
     /// The leaves and the structure.
     fn flat(&self) -> Flat;
 }
@@ -263,12 +265,14 @@ pub enum ByValue {}
 pub enum ByRef {}
 
 impl<T: Tree> TreeOrRef<ByValue> for T {
+    type Owned = T;
     fn flat(&self) -> Flat {
         Flat::of(self)
     }
 }
 
 impl<T: Tree> TreeOrRef<ByRef> for &T {
+    type Owned = T;
     fn flat(&self) -> Flat {
         Flat::of(*self)
     }
@@ -280,6 +284,7 @@ pub enum ByRefs {}
 macro_rules! lent_tuples {
     ($(($($T:ident $i:tt),*) $n:literal;)*) => {$(
         impl<$($T: Tree),*> TreeOrRef<ByRefs> for ($(&$T,)*) {
+            type Owned = ($($T,)*);
             fn flat(&self) -> Flat {
                 let mut flat = Flat::default();
                 flat.node(Node::Tuple($n));
@@ -289,6 +294,7 @@ macro_rules! lent_tuples {
         }
 
         impl<$($T: Tree),*> TreeOrRef<ByRefs> for &($(&$T,)*) {
+            type Owned = ($($T,)*);
             fn flat(&self) -> Flat {
                 TreeOrRef::<ByRefs>::flat(*self)
             }
@@ -324,7 +330,7 @@ pub fn block_until_ready<T: TreeOrRef<Kind>, Kind>(tree: T) -> Result<T> {
     Ok(tree)
 }
 
-/// Copies every array of a tree to the default device, which then holds the entire array. It starts all copies to the
+/// Copies every array of a tree, or of a reference to one, to the default device, which then holds the entire array. It starts all copies to the
 /// host before it waits for the first.
 ///
 /// ```
@@ -340,8 +346,8 @@ pub fn block_until_ready<T: TreeOrRef<Kind>, Kind>(tree: T) -> Result<T> {
 /// # Errors
 /// Returns an error if an array is traced, was deleted or failed, or if this process does not have all of its elements.
 #[track_caller]
-pub fn device_get<T: Tree>(tree: &T) -> Result<T> {
-    let mut flat = Flat::of(tree);
+pub fn device_get<T: TreeOrRef<Kind>, Kind>(tree: T) -> Result<T::Owned> {
+    let mut flat = tree.flat();
     flat.leaves.iter().try_for_each(|leaf| leaf.begin_copy(true)).at_caller()?;
     for leaf in &mut flat.leaves {
         let aval = leaf.aval();

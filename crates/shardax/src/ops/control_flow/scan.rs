@@ -68,7 +68,7 @@ where
 /// # Errors
 /// Returns an error if `f` fails, or if it changes the structure, a dtype or a shape of the carry.
 #[track_caller]
-pub fn scan_n<C, Y, R>(f: impl Fn(C) -> R, init: C, length: usize) -> Result<(C, Y)>
+pub fn scan_n<C, Y, R>(f: impl Fn(C) -> R, init: impl IntoArg<C>, length: usize) -> Result<(C, Y)>
 where
     C: Tree,
     Y: Tree,
@@ -92,7 +92,7 @@ where
 /// # Errors
 /// Returns an error if `f` fails, if `xs` has no arrays, or if its arrays differ in the size of their leading axis.
 #[track_caller]
-pub fn map<X, Y, R>(f: impl Fn(X) -> R, xs: X) -> Result<Y>
+pub fn map<X, Y, R>(f: impl Fn(X) -> R, xs: impl IntoArg<X>) -> Result<Y>
 where
     X: Tree,
     Y: Tree,
@@ -325,7 +325,7 @@ impl ScanOptions {
 /// Returns an error if the arrays differ in size along the axis, if `f` fails, or if it changes the structure or a
 /// shape.
 #[track_caller]
-pub fn associative_scan<T, R>(f: impl Fn(T, T) -> R, elems: T) -> Result<T>
+pub fn associative_scan<T, R>(f: impl Fn(T, T) -> R, elems: impl IntoArg<T>) -> Result<T>
 where
     T: Tree,
     R: IntoOutput<Output = T>,
@@ -372,12 +372,12 @@ impl AssociativeScanOptions {
     /// # Errors
     /// Returns an error in the same cases as [`associative_scan`](associative_scan()).
     #[track_caller]
-    pub fn associative_scan<T, R>(self, f: impl Fn(T, T) -> R, elems: T) -> Result<T>
+    pub fn associative_scan<T, R>(self, f: impl Fn(T, T) -> R, elems: impl IntoArg<T>) -> Result<T>
     where
         T: Tree,
         R: IntoOutput<Output = T>,
     {
-        scan_associatively(f, elems, self)
+        scan_associatively(f, elems.into_arg(), self)
     }
 }
 

@@ -20,7 +20,7 @@
 mod gmres;
 
 use crate::core::array::Array;
-use crate::core::function::IntoOutput;
+use crate::core::function::{IntoArg, IntoOutput};
 use crate::core::tree::{Flat, Tree, TreeDef};
 use crate::error::{Result, err};
 use crate::ops::control_flow::{MatVec, TransposeSolve, custom_linear_solve, while_loop};
@@ -96,8 +96,8 @@ impl<'a, T: Tree + Clone> IterativeSolve<'a, T> {
     /// Returns an error if `a` fails, or if it does not return a tree like `b`. An iteration that does not converge
     /// is not an error.
     #[track_caller]
-    pub fn cg<R: IntoOutput<Output = T>>(&self, a: impl Fn(T) -> R, b: T) -> Result<T> {
-        self.solve(a, b, true, conjugate_gradients)
+    pub fn cg<R: IntoOutput<Output = T>>(&self, a: impl Fn(T) -> R, b: impl IntoArg<T>) -> Result<T> {
+        self.solve(a, b.into_arg(), true, conjugate_gradients)
     }
 
     /// Calls [`bicgstab`] with these options.
@@ -106,8 +106,8 @@ impl<'a, T: Tree + Clone> IterativeSolve<'a, T> {
     /// Returns an error if `a` fails, or if it does not return a tree like `b`. An iteration that does not converge
     /// is not an error.
     #[track_caller]
-    pub fn bicgstab<R: IntoOutput<Output = T>>(&self, a: impl Fn(T) -> R, b: T) -> Result<T> {
-        self.solve(a, b, false, biconjugate_gradients)
+    pub fn bicgstab<R: IntoOutput<Output = T>>(&self, a: impl Fn(T) -> R, b: impl IntoArg<T>) -> Result<T> {
+        self.solve(a, b.into_arg(), false, biconjugate_gradients)
     }
 
     /// Calls [`gmres`] with these options.
@@ -116,8 +116,8 @@ impl<'a, T: Tree + Clone> IterativeSolve<'a, T> {
     /// Returns an error if `a` fails, or if it does not return a tree like `b`. An iteration that does not converge
     /// is not an error.
     #[track_caller]
-    pub fn gmres<R: IntoOutput<Output = T>>(&self, a: impl Fn(T) -> R, b: T) -> Result<T> {
-        self.solve(a, b, false, gmres::minimal_residuals)
+    pub fn gmres<R: IntoOutput<Output = T>>(&self, a: impl Fn(T) -> R, b: impl IntoArg<T>) -> Result<T> {
+        self.solve(a, b.into_arg(), false, gmres::minimal_residuals)
     }
 
     #[track_caller]
@@ -254,7 +254,7 @@ fn add_scaled(x: &[Array], s: &Array, y: &[Array]) -> Vec<Array> {
 /// # Errors
 /// Returns an error unless `a` returns the structure, shapes and dtypes of `b`.
 #[track_caller]
-pub fn cg<T: Tree + Clone, R: IntoOutput<Output = T>>(a: impl Fn(T) -> R, b: T) -> Result<T> {
+pub fn cg<T: Tree + Clone, R: IntoOutput<Output = T>>(a: impl Fn(T) -> R, b: impl IntoArg<T>) -> Result<T> {
     IterativeSolve::new().cg(a, b)
 }
 
@@ -273,7 +273,7 @@ pub fn cg<T: Tree + Clone, R: IntoOutput<Output = T>>(a: impl Fn(T) -> R, b: T) 
 /// # Errors
 /// Returns an error unless `a` returns the structure, shapes and dtypes of `b`.
 #[track_caller]
-pub fn bicgstab<T: Tree + Clone, R: IntoOutput<Output = T>>(a: impl Fn(T) -> R, b: T) -> Result<T> {
+pub fn bicgstab<T: Tree + Clone, R: IntoOutput<Output = T>>(a: impl Fn(T) -> R, b: impl IntoArg<T>) -> Result<T> {
     IterativeSolve::new().bicgstab(a, b)
 }
 
@@ -292,7 +292,7 @@ pub fn bicgstab<T: Tree + Clone, R: IntoOutput<Output = T>>(a: impl Fn(T) -> R, 
 /// # Errors
 /// Returns an error unless `a` returns the structure, shapes and dtypes of `b`.
 #[track_caller]
-pub fn gmres<T: Tree + Clone, R: IntoOutput<Output = T>>(a: impl Fn(T) -> R, b: T) -> Result<T> {
+pub fn gmres<T: Tree + Clone, R: IntoOutput<Output = T>>(a: impl Fn(T) -> R, b: impl IntoArg<T>) -> Result<T> {
     IterativeSolve::new().gmres(a, b)
 }
 
