@@ -108,6 +108,11 @@ impl<K, T> Variable<K, T> {
         Variable { value, kind: PhantomData }
     }
 
+    /// Returns a reference to the value, like `*variable` (`variable.value` in Flax).
+    pub fn value(&self) -> &T {
+        &self.value
+    }
+
     /// Returns the value.
     pub fn into_inner(self) -> T {
         self.value

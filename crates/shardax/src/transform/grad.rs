@@ -308,7 +308,11 @@ fn check_input(aval: &Aval, path: &dyn Fn() -> String, options: Options) -> Resu
         "grad requires real- or complex-valued inputs (input dtype that is a sub-dtype of float or complex), but got {dtype} for argument{}. If you want to use Boolean- or integer-valued inputs, use `vjp` or call `.allow_int()`.",
         path()
     )
-    .help("convert it with `astype(DType::F32)`, or move it out of the differentiated argument"))
+    .help(if dtype.is_key() {
+        "pass the key as another argument; `Optimizer::value_and_grad` and `Optimizer::minimize` of shardax-nn differentiate a module's parameters, and not its keys"
+    } else {
+        "convert it with `astype(DType::F32)`, or move it out of the differentiated argument"
+    }))
 }
 
 /// Fails unless the differentiated value is one floating point scalar. With auxiliary data, this value is the first of
