@@ -101,14 +101,32 @@ pub use base::{config, dtype, error, shape};
 pub use core::{function, prefix, program, tree};
 pub use ops::callback::{debug, ffi};
 pub use ops::checkify;
-pub use ops::{control_flow, lax};
+pub use ops::control_flow;
 pub use runtime::aot as stages;
 
 /// NumPy's functions with JAX's promotion, as functions and as methods of `Array`.
 pub mod numpy {
+    pub use crate::array::{NewAxis, array, array_of};
     pub use crate::linalg::polynomials::{poly, polyfit, roots};
+    pub use crate::ops::elementwise::{arctanh as atanh, bitwise_not as invert, conj as conjugate};
     pub use crate::ops::numpy::*;
+    pub use crate::scipy::special::i0;
+    pub use crate::shape::broadcast_shapes;
     pub use crate::transform::vectorize::{Vectorize, apply_along_axis, vectorize};
+}
+
+/// The layer below `numpy`: collectives, and operations close to the primitives, whose operands must have the same dtype and fitting
+/// shapes.
+pub mod lax {
+    pub use crate::control_flow::{custom_linear_solve, custom_root, platform_dependent};
+    pub use crate::ops::lax::iota_of_size as iota;
+    pub use crate::ops::lax::*;
+    pub use crate::ops::numpy::{argmax, argmin, dot, matmul as batch_matmul, stack, tile};
+    // JAX's names of special functions.
+    pub use crate::scipy::special::{
+        betainc, gammainc as igamma, gammaincc as igammac, i0e as bessel_i0e, i1e as bessel_i1e, polygamma, zeta,
+    };
+    pub use crate::shape::broadcast_shapes;
 }
 
 /// Array types, host buffers, shards and views.
@@ -222,7 +240,9 @@ pub use sharding::{
     Sharding, SingleDeviceSharding, Typed, get_abstract_mesh, get_mesh, make_mesh, manual_axes, no_collectives,
 };
 pub use sharding::{AutoLayout, Format, Layout, LayoutOptions};
-pub use sharding::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
+pub use sharding::{
+    Device, default_backend, device_count, devices, local_device_count, local_devices, process_count, process_index,
+};
 pub use sharding::{GpuSpec, GpuTopology, Topology, TpuTopology};
 pub use sharding::{Memory, MemoryStats, Space};
 pub use sharding::{visualize_sharding, visualize_sharding_color, visualize_sharding_svg};

@@ -289,3 +289,57 @@ fn gradients_of_determinants_of_singular_matrices() -> Result<()> {
     assert!(nan.to_vec::<f32>()?.iter().all(|x| x.is_nan()));
     Ok(())
 }
+
+/// The values are JAX's.
+#[test]
+fn norms_of_vectors_over_several_axes() -> Result<()> {
+    setup();
+    let x = arange(24).astype(DType::F32).reshape((2, 3, 4)) - 7;
+    for (order, all, over_two) in [
+        (2.0, 40.447498, [17.320509, 21.447611, 29.597298]),
+        (1.0, 164.0, [48.0, 48.0, 68.0]),
+        (3.0, 26.81446, [12.480504, 16.896723, 23.21537]),
+        (0.0, 23.0, [8.0, 7.0, 8.0]),
+        (f64::INFINITY, 16.0, [8.0, 12.0, 16.0]),
+        (f64::NEG_INFINITY, 0.0, [4.0, 0.0, 1.0]),
+    ] {
+        assert!(allclose(linalg::vector_norm(&x, order, ..), array_of(all, DType::F32), 1e-6, 0.0)?, "{order}");
+        for axes in [[0, 2], [2, 0], [-1, -3]] {
+            assert!(allclose(linalg::vector_norm(&x, order, axes), array(over_two), 1e-6, 0.0)?, "{order} {axes:?}");
+        }
+    }
+    assert_eq!(linalg::vector_norm(&x, None, over((0, 2)).keepdims(true)).shape(), [1, 3, 1]);
+    assert_eq!(linalg::vector_norm(-3.0f32, None, ..).item::<f32>()?, 3.0);
+    assert_eq!(linalg::vector_norm(zeros((2, 0)), 2, -1).to_vec::<f32>()?, [0.0, 0.0]);
+    let error = linalg::vector_norm(&x, NormOrder::Nuc, ..).check().expect_err("an order of matrices").to_string();
+    assert!(error.contains("invalid order Nuc for the norms of vectors of float32[2,3,4]"), "{error}");
+    assert!(allclose(linalg::matrix_norm(&x, NormOrder::Nuc), array([16.051033f32, 39.416187]), 1e-5, 0.0)?);
+    Ok(())
+}
+
+#[test]
+fn factors_in_the_form_of_scipy() -> Result<()> {
+    setup();
+    let key = random::key(5);
+    for shape in [vec![4, 3], vec![3, 4], vec![2, 3, 3], vec![0, 3], vec![2, 3, 0], vec![1, 1]] {
+        for dtype in [DType::F32, DType::F64, DType::Complex64] {
+            let a = random::normal_dtype(&key, shape.clone(), dtype);
+            let (p, l, u) = shardax::scipy::linalg::lu(&a);
+            let product = p.matmul(&l).matmul(&u);
+            assert_eq!((product.shape(), product.dtype()), (a.shape(), dtype));
+            assert!(allclose(&product, &a, 1e-5, 1e-5)?, "{shape:?} {dtype}");
+            assert!((array_equal(&l, l.tril(0)) & array_equal(&u, u.triu(0))).item::<bool>()?, "{shape:?} {dtype}");
+        }
+    }
+    let a = random::normal(&key, [3, 4]);
+    let traced = jit(|a: Array| shardax::scipy::linalg::lu(a)).call(&a)?;
+    assert!(allclose(&traced.2, shardax::scipy::linalg::lu(&a).2, 1e-6, 1e-6)?);
+
+    let a = complex(array([[4.0f32, 1.0], [1.0, 3.0]]), array([[0.0f32, 2.0], [-2.0, 0.0]]));
+    let (lower, upper) = (shardax::scipy::linalg::cholesky(&a, true), shardax::scipy::linalg::cholesky(&a, false));
+    assert!(array_equal(&upper, conj(&lower).t()).item::<bool>()?);
+    assert!(allclose(conj(&upper).t().matmul(&upper), &a, 1e-6, 1e-6)?);
+    let error = shardax::scipy::linalg::lu(ones(3)).0.check().expect_err("a vector").to_string();
+    assert!(error.contains("float32[3]"), "{error}");
+    Ok(())
+}

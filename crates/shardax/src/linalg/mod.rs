@@ -21,17 +21,17 @@ mod singular;
 
 pub use determinant::{det, slogdet};
 pub use eig::{eig, eigvals};
-pub use norm::{NormOrder, norm, norm_keepdims};
+pub use norm::{NormOrder, matrix_norm, norm, norm_keepdims, vector_norm};
 pub use products::{cond, multi_dot, tensorinv, tensorsolve};
 pub use singular::{lstsq, matrix_rank, pinv, svd, svd_full, svdvals};
 // The array API standard also has these functions in `linalg`.
-pub use crate::ops::numpy::{cross, diagonal, outer, tensordot, trace, vecdot};
+pub use crate::ops::numpy::{cross, diagonal, matmul, matrix_transpose, outer, tensordot, trace, vecdot};
 
 use crate::core::array::Array;
 use crate::core::program::trace::{at_caller, or_failed};
 use crate::error::{Result, err};
 use crate::ops::lax;
-use crate::ops::numpy::{matmul, promote_dtypes, to_inexact};
+use crate::ops::numpy::{promote_dtypes, to_inexact};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::{composite, composite1};
 use crate::ops::primitive::eigh::Eigh;

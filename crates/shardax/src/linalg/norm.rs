@@ -92,6 +92,67 @@ pub fn norm_keepdims(x: impl ArrayLike, order: impl Into<NormOrder>, axes: impl 
     run(x.into_array(), order.into(), over(axes).keepdims(true))
 }
 
+/// Computes the norms of matrices in the last two dimensions. [`NormOrder::Default`] is the Frobenius norm. See [`norm`].
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::linalg::{NormOrder, matrix_norm};
+/// let x = array([[[3.0f32, 0.0], [0.0, 4.0]]]);
+/// assert_eq!(matrix_norm(&x, None).to_vec::<f32>()?, [5.0]);
+/// assert_eq!(matrix_norm(&x, NormOrder::Nuc).to_vec::<f32>()?, [7.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// # Errors
+/// The result carries an error for less than two dimensions, and for orders that are not defined for matrices.
+#[track_caller]
+pub fn matrix_norm(x: impl ArrayLike, order: impl Into<NormOrder>) -> Array {
+    run(x.into_array(), order.into(), (-2, -1))
+}
+
+/// Computes norms of vectors along an axis, or along several axes together; `..` selects all axes, whatever the number of
+/// dimensions. [`NormOrder::Default`] is the root of the sum of squares. See [`norm`], of which two axes are a matrix.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::linalg::vector_norm;
+/// let x = array([[3.0f32, 4.0], [0.0, 12.0]]);
+/// assert_eq!(vector_norm(&x, None, ..).item::<f32>()?, 13.0);
+/// assert_eq!(vector_norm(&x, 1, (0, 1)).item::<f32>()?, 19.0);
+/// assert_eq!(vector_norm(&x, 2, -1).to_vec::<f32>()?, [5.0, 12.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// # Errors
+/// The result carries an error for axes out of bounds, and for orders that are defined for matrices only.
+#[track_caller]
+pub fn vector_norm(x: impl ArrayLike, order: impl Into<NormOrder>, axes: impl IntoReduction) -> Array {
+    let (x, order) = (x.into_array(), order.into());
+    or_failed(&x, || {
+        let order = match order {
+            NormOrder::Default => NormOrder::P(2.0),
+            NormOrder::P(_) => order,
+            NormOrder::Fro | NormOrder::Nuc => {
+                return Err(err!(Value, "invalid order {order:?} for the norms of vectors of {}", x.type_name())
+                    .help("the order of a vector norm must be a number; `matrix_norm` has this order"));
+            }
+        };
+        let reduction = KeptAxes::new("vector_norm", &x, axes)?;
+        let (summed, others): (Vec<usize>, Vec<usize>) = (0..x.ndim()).partition(|axis| reduction.axes.contains(axis));
+        let vectors = match *summed {
+            [_] => x.transpose([&*others, &summed].concat()),
+            _ => x.transpose([&*others, &summed].concat()).reshape(
+                others
+                    .iter()
+                    .map(|&axis| x.shape()[axis])
+                    .chain([summed.iter().map(|&axis| x.shape()[axis]).product()])
+                    .collect::<Vec<_>>(),
+            ),
+        };
+        Ok(reduction.insert(&x, run(vectors, order, -1), 0))
+    })
+}
+
 /// The parameters of a norm.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Params {
@@ -123,8 +184,8 @@ fn run(x: Array, order: NormOrder, axes: impl IntoReduction) -> Array {
             let compute_dtype = if dtype.byte_size() < 4 { DType::F32 } else { dtype };
             let x = [convert(&x[0], compute_dtype, weak)];
             let norm = match (params.kind, &params.axes[..]) {
-                (Kind::P(p), &[rows, columns]) => matrix_norm(&x[0], f64::from_bits(p), rows, columns),
-                (Kind::P(p), axes) => vector_norm(&x[0], f64::from_bits(p), axes),
+                (Kind::P(p), &[rows, columns]) => norm_of_matrices(&x[0], f64::from_bits(p), rows, columns),
+                (Kind::P(p), axes) => norm_of_vectors(&x[0], f64::from_bits(p), axes),
                 (Kind::Nuclear, &[rows, columns]) => singular_values(&x[0], rows, columns).sum(-1),
                 (Kind::Squares | Kind::Nuclear, axes) => root_of_squares(&x[0], axes),
             };
@@ -172,7 +233,7 @@ fn extreme(x: &Array, axis: i32, largest: bool) -> Array {
     }
 }
 
-fn vector_norm(x: &Array, p: f64, axes: &[i32]) -> Array {
+fn norm_of_vectors(x: &Array, p: f64, axes: &[i32]) -> Array {
     let axis = axes.first().copied().unwrap_or_default();
     if p.is_infinite() {
         return extreme(&absolute(x), axis, p > 0.0);
@@ -200,7 +261,7 @@ fn singular_values(x: &Array, rows: i32, columns: i32) -> Array {
     svdvals(matrices(x, rows, columns))
 }
 
-fn matrix_norm(x: &Array, p: f64, rows: i32, columns: i32) -> Array {
+fn norm_of_matrices(x: &Array, p: f64, rows: i32, columns: i32) -> Array {
     if p == 2.0 {
         // The square root of the largest eigenvalue of xᴴ x is as accurate as the largest singular value.
         let x = matrices(x, rows, columns);

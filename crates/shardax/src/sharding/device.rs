@@ -269,6 +269,27 @@ pub fn devices() -> Result<Vec<Device>> {
     client().map(|c| c.devices.clone()).at_caller()
 }
 
+/// Returns the platform of the devices: `cpu`, `gpu` or `tpu`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let is_small = shardax::default_backend()? == "cpu";
+/// # assert!(is_small || devices()?[0].platform() != "cpu");
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// # Errors
+/// Returns an error if the plugin cannot be found or loaded.
+#[track_caller]
+pub fn default_backend() -> Result<String> {
+    client()
+        .map(|c| match c.devices[0].platform() {
+            "cuda" | "rocm" => "gpu".to_owned(),
+            platform => platform.to_owned(),
+        })
+        .at_caller()
+}
+
 /// Returns the devices of this process.
 ///
 /// # Errors

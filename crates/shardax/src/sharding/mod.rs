@@ -18,7 +18,9 @@ pub(crate) mod visualize;
 
 pub use abstract_mesh::{AbstractMesh, MeshAxis};
 pub use context::{IntoMesh, MeshArg, MeshGuard, get_abstract_mesh, get_mesh, manual_axes};
-pub use device::{Device, device_count, devices, local_device_count, local_devices, process_count, process_index};
+pub use device::{
+    Device, default_backend, device_count, devices, local_device_count, local_devices, process_count, process_index,
+};
 pub use layout::{AutoLayout, Format, Layout, LayoutOptions};
 pub use memory::{Memory, MemoryStats, Space};
 pub(crate) use mesh::axis_text;

@@ -212,6 +212,7 @@ pub const NOT_GOLDEN: &[(&str, &str)] = &[
     ("numpy::finfo numpy::iinfo", "with JAX's values: tests/numbers/limits.rs"),
     ("numpy::histogram2d numpy::histogramdd", "with JAX's numbers: tests/numbers/histograms.rs"),
     ("lax::conv_general_dilated_local", "against a convolution with equal kernels: tests/numbers/local.rs"),
+    ("linalg::matrix_norm linalg::vector_norm", "with JAX's numbers: tests/linalg.rs"),
     ("lax::mulhi", "against products of 128 bits: tests/numbers/mulhi.rs"),
     ("lax::sort_key_val", "calls `lax::sort`: the example in the documentation"),
     ("lax::tridiagonal_solve", "with JAX's numbers: tests/numbers/tridiagonal.rs"),
@@ -226,7 +227,7 @@ pub const NOT_GOLDEN: &[(&str, &str)] = &[
     ),
     (
         "lax::broadcast lax::convert_element_type lax::reduce_and lax::reduce_max lax::reduce_min lax::reduce_or \
-         lax::reduce_prod lax::reduce_sum numpy::asarray numpy::dsplit numpy::fliplr numpy::flipud numpy::fromfunction \
+         lax::reduce_prod lax::reduce_sum lax::iota_of_size numpy::asarray numpy::dsplit numpy::fliplr numpy::flipud numpy::fromfunction \
          numpy::hsplit numpy::vsplit numpy::unique_counts numpy::unique_inverse",
         "other names or forms of functions that cases call: the examples in the documentation",
     ),

@@ -27,7 +27,7 @@ pub use super::elementwise::{
     abs, add, arccos as acos, arccosh as acosh, arcsin as asin, arcsinh as asinh, arctan as atan, arctan2 as atan2,
     arctanh as atanh, bitwise_and, bitwise_not, bitwise_or, bitwise_xor, cbrt, ceil, clz, conj, cos, cosh, digamma,
     equal as eq, erf, erf_inv, erfc, exp, exp2, expm1, floor, greater as gt, greater_equal as ge, imag, integer_pow,
-    isfinite as is_finite, left_shift as shift_left, less as lt, less_equal as le, lgamma, log, log1p, logistic,
+    isfinite as is_finite, left_shift as shift_left, less as lt, less_equal as le, lgamma, log, log1p, log2, logistic,
     maximum as max, minimum as min, multiply as mul, negative as neg, nextafter, not_equal as ne, population_count,
     power as pow, real, reciprocal, rsqrt, sign, sin, sinh, sqrt, square, subtract as sub, tan, tanh,
 };
@@ -464,6 +464,18 @@ pub fn broadcasted_iota(dtype: DType, shape: impl IntoShape, dim: impl Dim) -> A
         return Array::from_result(Err(e), &Array::literal(Scalar::Int(0), dtype, false));
     }
     iota(dtype, &dims.iter().map(|&d| d as usize).collect::<SmallVec<[usize; 4]>>(), dim)
+}
+
+/// Returns the integers from 0 up to, but not including, `size`, of this dtype. `shardax::lax` has it as `iota`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// assert_eq!(lax::iota(DType::U8, 3).to_vec::<u8>()?, [0, 1, 2]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn iota_of_size(dtype: DType, size: usize) -> Array {
+    broadcasted_iota(dtype, [size], 0)
 }
 
 /// Rounds each element to the precision of a float with this many bits of exponent and mantissa; the dtype is

@@ -1,20 +1,24 @@
 //! Matrix functions, as in [`jax.scipy.linalg`](https://docs.jax.dev/en/latest/jax.scipy.html#module-jax.scipy.linalg).
 
 mod combinatorial;
+mod factors;
 mod matrices;
 mod schur;
 mod solve;
 
 pub use combinatorial::*;
+pub use factors::*;
 pub use matrices::*;
 pub use schur::*;
 pub use solve::*;
+
+pub use crate::linalg::{det, eigh, inv, qr, svd};
 
 use crate::core::array::Array;
 use crate::core::program::trace::or_failed;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, bail, err};
-use crate::linalg::{cholesky, solve as solve_general};
+use crate::linalg::solve as solve_general;
 use crate::ops::control_flow::{cond, scan};
 use crate::ops::lax::{self, Triangular};
 use crate::ops::numpy::{conj, convert, promote_dtypes, to_inexact, where_};
@@ -34,7 +38,7 @@ use crate::shape::broadcast_shapes;
 /// # use shardax::prelude::*;
 /// use shardax::scipy::linalg::cho_solve;
 /// let a = array([[4.0f32, 2.0], [2.0, 5.0]]);
-/// let x = cho_solve(linalg::cholesky(&a), array([6.0f32, 7.0]));
+/// let x = cho_solve(shardax::linalg::cholesky(&a), array([6.0f32, 7.0]));
 /// assert!(allclose(x, array([1.0f32, 1.0]), 1e-5, 1e-5)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
@@ -69,7 +73,7 @@ pub fn cho_solve(l: impl ArrayLike, b: impl ArrayLike) -> Array {
 /// ```
 #[track_caller]
 pub fn cho_factor(x: impl ArrayLike) -> Array {
-    cholesky(x)
+    crate::linalg::cholesky(x)
 }
 
 /// Returns the block diagonal matrix of these blocks. A vector is a row, a scalar is a matrix of one element.

@@ -5,7 +5,7 @@ use crate::core::array::Array;
 use crate::core::program::trace::{at_caller, or_failed};
 use crate::dtype::DType;
 use crate::error::{Result, err};
-use crate::linalg::{cholesky, solve as solve_general};
+use crate::linalg::solve as solve_general;
 use crate::ops::control_flow::{TransposeSolve, custom_linear_solve, fori_loop};
 use crate::ops::lax::{self, Triangular};
 use crate::ops::numpy::{promote_dtypes, to_inexact, where_};
@@ -58,9 +58,9 @@ fn solve_positive_definite(a: &Array, b: &Array) -> Array {
         let has_same_batch = a.ndim() == b.ndim() && a.shape()[..a.ndim() - 1] == b.shape()[..b.ndim() - 1];
         let is_implicit = !a.dtype().is_complex() && (has_same_batch || (a.ndim(), b.ndim()) == (2, 1));
         if !is_implicit {
-            return Ok(cho_solve(cholesky(a), b));
+            return Ok(cho_solve(crate::linalg::cholesky(a), b));
         }
-        let factor = cholesky(stop_gradient(a.clone()));
+        let factor = crate::linalg::cholesky(stop_gradient(a.clone()));
         factor.check()?;
         let solution = |b: &Array| -> Result<Array> {
             custom_linear_solve(

@@ -64,6 +64,7 @@ table! {
     "lax::bitcast_convert_type" => |c| lax::bitcast_convert_type(&c.x, c.dtype);
     "lax::broadcast" => |c| lax::broadcast(&c.x, &[c.n, 1]);
     "lax::broadcast_in_dim" => |c| lax::broadcast_in_dim(&c.x, &[c.n, 3], &[c.i.unsigned_abs() as usize]);
+    "lax::iota_of_size" => |c| lax::iota(c.dtype, c.n.min(64));
     "lax::broadcasted_iota" => |c| same!(c;
         lax::broadcasted_iota(c.dtype, c.dims(), c.i),
         lax::broadcasted_iota(c.dtype, [c.n], c.n)
@@ -180,7 +181,7 @@ table! {
     "linalg::cg" => |c| scipy::sparse::linalg::cg(|x: Array| c.x.matmul(x), c.y.clone());
     "linalg::cho_factor" => |c| scipy::linalg::cho_factor(&c.x);
     "linalg::cho_solve" => |c| scipy::linalg::cho_solve(&c.x, &c.y);
-    "linalg::cholesky" => |c| linalg::cholesky(&c.x);
+    "linalg::cholesky" => |c| same!(c; linalg::cholesky(&c.x), scipy::linalg::cholesky(&c.x, true));
     "linalg::circulant" => |c| scipy::linalg::circulant(&c.x);
     "linalg::cond" => |c| same!(c; linalg::cond(&c.x, None), linalg::cond(&c.x, linalg::NormOrder::Fro));
     "linalg::companion" => |c| scipy::linalg::companion(&c.x);
@@ -212,8 +213,13 @@ table! {
         let (x, residuals, rank, s) = linalg::lstsq(&c.x, &c.y);
         vec![x, residuals, rank, s]
     };
+    "linalg::lu" => |c| {
+        let (p, l, u) = scipy::linalg::lu(&c.x);
+        vec![p, l, u]
+    };
     "linalg::lu_factor" => |c| scipy::linalg::lu_factor(&c.x);
     "linalg::lu_solve" => |c| scipy::linalg::lu_solve(scipy::linalg::lu_factor(&c.x), &c.y, scipy::linalg::Trans::No);
+    "linalg::matrix_norm" => |c| linalg::matrix_norm(&c.x, None);
     "linalg::matrix_power" => |c| linalg::matrix_power(&c.x, c.i);
     "linalg::matrix_rank" => |c| linalg::matrix_rank(&c.x);
     "linalg::multi_dot" => |c| linalg::multi_dot([&c.x, &c.y, &c.x]);
@@ -240,6 +246,7 @@ table! {
     "linalg::tensorinv" => |c| linalg::tensorinv(&c.x, c.n);
     "lax::tridiagonal_solve" => |c| lax::linalg::tridiagonal_solve(&c.x, &c.y, &c.x, c.y.expand_dims(-1));
     "linalg::tensorsolve" => |c| linalg::tensorsolve(&c.x, &c.y);
+    "linalg::vector_norm" => |c| linalg::vector_norm(&c.x, c.f, [c.i, 0]);
     "linalg::toeplitz" => |c| scipy::linalg::toeplitz(&c.x, &c.y);
     "linalg::toeplitz_symmetric" => |c| scipy::linalg::toeplitz_symmetric(&c.x);
 }
