@@ -1,4 +1,4 @@
-//! Decompositions and triangular solves, close to the primitives like the rest of [`lax`](super).
+//! Decompositions and triangular solves, close to the primitives like the rest of [`lax`](crate::lax).
 //!
 //! Matrices are in the last two dimensions; leading dimensions are batch dimensions, which the results have too. Dtypes are floating
 //! point or complex; half precision is computed in float32. [`crate::linalg`] is built on these functions, and also converts integers.
