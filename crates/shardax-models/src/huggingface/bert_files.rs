@@ -83,6 +83,8 @@ pub(super) fn read_part(fields: &Fields) -> Result<(BertConfig, KeyMap)> {
 /// Reads the fields. Without a head, `architectures` chooses it.
 fn read(fields: &Fields, kind: &str, fixed_head: Option<BertHead>) -> Result<BertConfig> {
     let is_distilled = kind == "distilbert";
+    // Encoders mask no later positions.
+    fields.skip(&["is_causal"]);
     let is_older_nomic = kind == "nomic_bert" && fields.has("n_embd");
     if is_older_nomic {
         check_older_nomic(fields)?;

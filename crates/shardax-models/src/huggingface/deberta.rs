@@ -121,6 +121,8 @@ impl Pretrained for Deberta {
         let fields = config.fields();
         let is_first = fields.has_type("deberta");
         check_type(&fields, if is_first { "deberta" } else { "deberta-v2" })?;
+        // Encoders mask no later positions.
+        fields.skip(&["is_causal"]);
         let read = DebertaConfig { is_first, ..read(&fields)? };
         fields.finish()?;
         let keys = keys(&read);

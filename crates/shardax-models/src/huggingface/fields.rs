@@ -315,6 +315,11 @@ impl<'a> Fields<'a> {
         if !self.is_model {
             return false;
         }
+        // Every class of transformers that masks later positions reads this field, and none declares it. Therefore false is not the
+        // same as an absent field.
+        if name == "is_causal" {
+            return value == &Value::Bool(true);
+        }
         let without_effect = name.contains("dropout")
             || name.ends_with("_pdrop")
             || name.ends_with("_token_id")

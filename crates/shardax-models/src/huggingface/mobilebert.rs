@@ -103,6 +103,8 @@ impl Pretrained for MobileBert {
     fn read(config: &Config) -> Result<(MobileBertConfig, KeyMap)> {
         let fields = config.fields();
         check_type(&fields, "mobilebert")?;
+        // Encoders mask no later positions.
+        fields.skip(&["is_causal"]);
         let read = MobileBertConfig {
             vocab_size: fields.size("vocab_size")?,
             embedding_size: fields.size("embedding_size")?,

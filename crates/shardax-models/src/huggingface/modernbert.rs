@@ -91,6 +91,8 @@ impl Pretrained for ModernBert {
     fn read(config: &Config) -> Result<(ModernBertConfig, KeyMap)> {
         let fields = config.fields();
         check_type(&fields, "modernbert")?;
+        // Encoders mask no later positions.
+        fields.skip(&["is_causal"]);
         let (heads, features) = (fields.size("num_attention_heads")?, fields.size("hidden_size")?);
         fields.divides(("num_attention_heads", heads), ("hidden_size", features))?;
         let head = head(&fields, None)?;

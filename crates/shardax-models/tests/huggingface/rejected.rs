@@ -5,7 +5,7 @@ use std::path::Path;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use shardax_models::huggingface::{KeyMap, Layout, Weights, load};
-use shardax_models::{Bert, Clip, Config, Decoder, MobileNet, Pretrained, Vit};
+use shardax_models::{Bert, Clip, Config, Decoder, EncoderDecoder, MobileNet, Pretrained, Vit};
 use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
@@ -20,6 +20,7 @@ fn load_of(kind: &str, folder: &Path) -> Result<()> {
     match kind {
         "vit" => Vit::from_pretrained(folder).map(drop),
         "bert" => Bert::from_pretrained(folder).map(drop),
+        "bart" | "t5" => EncoderDecoder::from_pretrained(folder).map(drop),
         _ => Decoder::from_pretrained(folder).map(drop),
     }
 }
@@ -34,6 +35,10 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
         ("llama", r#""model_type": "lama""#, "llama, llama4"),
         ("llama", r#""model_type": "rwkv""#, "docs/models.md lists all types"),
         ("llama", r#""sliding_window": 4"#, "field `sliding_window` is 4"),
+        // transformers does not mask later positions then.
+        ("deepseek_v3", r#""is_causal": false"#, "field `is_causal` is false"),
+        ("bart", r#""is_causal": false"#, "field `is_causal` is false"),
+        ("t5", r#""is_causal": false"#, "field `is_causal` is false"),
         ("llama", r#""attn_logit_softcapping": 50.0"#, "field `attn_logit_softcapping` is 50.0"),
         ("llama", r#""final_logit_softcapping": 30.0"#, "field `final_logit_softcapping` is 30.0"),
         ("llama", r#""partial_rotary_factor": 0.5"#, "field `partial_rotary_factor` is 0.5"),
@@ -165,6 +170,9 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
         let error = load_of(kind, &temp.0).err().unwrap_or_else(|| panic!("{kind} takes {field}")).to_string();
         assert!(error.contains(said), "{kind}, {field}: {error}");
     }
+    let text = r#"{"model_type": "clip", "text_config": {"is_causal": false}, "vision_config": {}}"#;
+    fails(Clip::read(&Config::from_json(text)?).map(drop), &["\"text_config\"", "field `is_causal` is false"]);
+    assert!(Bert::read(&Config::from_json(r#"{"model_type": "bert", "is_causal": false}"#)?).is_ok());
     fails(Config::from_json("[]"), &["config.json is not a configuration"]);
     fails(Decoder::from_config(&Config::from_json("{}")?, &mut Rngs::new(0)), &["missing field `model_type`"]);
     Ok(())
