@@ -365,7 +365,8 @@ impl Weights {
 /// Opens a file, an index or a folder.
 fn open(path: &Path) -> Result<Weights> {
     let file = if path.is_dir() {
-        FILES.iter().map(|name| path.join(name)).find(|file| file.exists()).unwrap_or(path.join(FILES[0]))
+        let file = FILES.iter().map(|name| path.join(name)).find(|file| file.exists());
+        file.ok_or_else(|| without_weights(path))?
     } else {
         path.to_owned()
     };
@@ -382,6 +383,24 @@ fn open(path: &Path) -> Result<Weights> {
         add_file(&mut weights, &file)?
     }
     Ok(weights)
+}
+
+/// Returns the error for a folder without a file of weights. The message names files that have weights by other names.
+fn without_weights(folder: &Path) -> Error {
+    const ENDINGS: [&str; 8] = ["safetensors", "safetensors.index.json", "bin", "pt", "pth", "gguf", "h5", "msgpack"];
+    const MAX_FILES: usize = 4;
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut names: Vec<String> = names.filter(|name| ENDINGS.iter().any(|ending| name.ends_with(ending))).collect();
+    names.sort();
+    names.truncate(MAX_FILES);
+    let others = if names.is_empty() { String::new() } else { format!(", but {}", names.join(", ")) };
+    let message = format!("{} has none of the files {}{others}", folder.display(), FILES.join(", "));
+    value_error(
+        message,
+        "download the files that transformers loads, rename a file to one of these names, or pass the path of a GGUF file \
+         instead of the folder",
+    )
 }
 
 /// The start of a file that Git LFS stores in place of a large one.
