@@ -147,6 +147,7 @@ SMALL_NEMOTRON = {**KV, "head_dim": 8, "layers_block_type": ["linear_attention",
                   "ssm_state_size": 6, "mamba_num_heads": 4, "mamba_head_dim": 6, "n_groups": 2, "n_routed_experts": 4,
                   "moe_intermediate_size": 12, "moe_shared_expert_intermediate_size": 10, "routed_scaling_factor": 1.5}
 FAMILIES = [
+    ("gpt2_layer_scales", "GPT2", {**GPT, "n_positions": 12, "scale_attn_by_inverse_layer_idx": True}),
     ("gpt2_unscaled", "GPT2", {**GPT, "n_positions": 12, "scale_attn_weights": False, "reorder_and_upcast_attn": True}),
     ("bitnet", "BitNet", {**KV, "hidden_act": "relu2"}),
     ("kolibri1", "Kolibri1", {**KV, **SMALL_EXPERTS, "num_experts": 6, "head_dim": 8, "sliding_window": 4, "shared_expert_intermediate_size": 10,

@@ -23,7 +23,8 @@ pub(super) fn build(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> Mu
         .out_kernel_axes([Some("heads"), None, Some("embed")]);
     builder = config.value_dim.into_iter().fold(builder, MultiHeadAttentionBuilder::value_features);
     builder = rope.into_iter().fold(builder, MultiHeadAttentionBuilder::rope);
-    builder = config.attention_scale.into_iter().fold(builder, MultiHeadAttentionBuilder::scale);
+    let scale = config.attention_scales.get(layer).copied().or(config.attention_scale);
+    builder = scale.into_iter().fold(builder, MultiHeadAttentionBuilder::scale);
     builder = config.qkv_bound.into_iter().fold(builder, MultiHeadAttentionBuilder::qkv_bound);
     // If some layers have no rotary positions, only their queries grow with the position.
     let grows = config.without_rope.is_empty() || config.rope_of(layer).is_none();

@@ -138,6 +138,7 @@ impl DecoderConfig {
             ("without_rope", self.without_rope.len()),
             ("without_sinks", self.without_sinks.len()),
             ("without_out_bias", self.without_out_bias.len()),
+            ("attention_scales", self.attention_scales.len()),
             ("norm_places", self.norm_places.len()),
             ("mlp_bounds", self.mlp_bounds.len()),
             ("experts.bounds", self.experts.as_ref().map_or(0, |experts| experts.bounds.len())),
@@ -311,6 +312,7 @@ impl DecoderConfig {
             && equal(&self.without_rope)
             && equal(&self.without_sinks)
             && equal(&self.without_out_bias)
+            && equal(&self.attention_scales)
             && equal(&self.norm_places)
             && equal(self.shared_positions())
             && equal(dense)

@@ -110,6 +110,8 @@ pub struct DecoderConfig {
     pub mlp_scale: Option<f64>,
     /// The factor of attention scores. Default `1 / sqrt(head_dim)`.
     pub attention_scale: Option<f64>,
+    /// The factor of attention scores of each layer, instead of `attention_scale`; empty if all layers have that one.
+    pub attention_scales: Vec<f64>,
     /// The bound of attention scores, see [`AttentionOptions::soft_cap`].
     pub attention_soft_cap: Option<f64>,
     /// The implementation of attention, see [`AttentionOptions::implementation`]. Default: chosen by platform, dtypes and
@@ -490,6 +492,7 @@ impl DecoderConfig {
             gate_scale: None,
             mlp_scale: None,
             attention_scale: None,
+            attention_scales: Vec::new(),
             attention_soft_cap: None,
             attention_implementation: None,
             logits_soft_cap: None,

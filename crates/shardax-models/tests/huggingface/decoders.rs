@@ -10,7 +10,7 @@ use super::common::fails;
 use super::{alike, case, chosen_models, folder, has_any, rows, setup};
 
 /// Every decoder that there are files of.
-pub(super) const DECODERS: [&str; 141] = [
+pub(super) const DECODERS: [&str; 142] = [
     "gpt2",
     "llama",
     "llama3",
@@ -152,6 +152,7 @@ pub(super) const DECODERS: [&str; 141] = [
     "bert_generation",
     "cohere_compass",
     "gpt2_unscaled",
+    "gpt2_layer_scales",
 ];
 
 /// Decoders whose rotary positions depend on the length of the text. The keys in a cache keep the scale of the length

@@ -139,7 +139,6 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
             "`partial_rotary_factor` of 0.1 rotates 0 features",
         ),
         ("phi3", r#""rope_parameters": {"rope_type": "longrope"}"#, "missing field `short_factor`"),
-        ("gpt2", r#""scale_attn_by_inverse_layer_idx": true"#, "field `scale_attn_by_inverse_layer_idx` is true"),
         ("gpt2", r#""n_head": 5"#, "n_head (5) does not divide n_embd (16)"),
         ("gpt2", r#""n_positions": 4000000000"#, "config.json has a position table of 4000000000 by 16"),
         ("bert", r#""model_type": "deberta""#, "the model_type \"deberta\" is not one of bert, ernie, roberta"),
@@ -337,7 +336,10 @@ fn damaged_files_are_errors() -> Result<()> {
     write("config.json", b"{");
     fails(gpt2(), &["config.json is not a configuration", "EOF"]);
     write("config.json", &copy("gpt2", "config.json"));
-    fails(gpt2(), &["cannot read", "model.safetensors"]);
+    fails(gpt2(), &["has none of the files model.safetensors, "]);
+    temp.write("consolidated.safetensors", "");
+    temp.write("notes.txt", "");
+    fails(gpt2(), &["pytorch_model.bin.index.json, but consolidated.safetensors", "rename a file"]);
     let intact = copy("gpt2", "model.safetensors");
     write("model.safetensors", &intact[..intact.len() - 4]);
     fails(gpt2(), &["model.safetensors is damaged", "at byte 8, the header's array", "is at"]);

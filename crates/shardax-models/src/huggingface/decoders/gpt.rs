@@ -25,12 +25,16 @@ fn gpt_sizes(fields: &Fields) -> Result<DecoderConfig> {
 pub(super) fn gpt2(fields: &Fields, _: &str) -> Read {
     // The order of operations of the same result.
     fields.skip(&["reorder_and_upcast_attn"]);
-    let config = DecoderConfig {
+    let mut config = DecoderConfig {
         positions: Positions::Learned(fields.size("n_positions")?),
         biases: Biases { head: false, ..Biases::ALL },
         attention_scale: if fields.flag_or("scale_attn_weights", true)? { None } else { Some(1.0) },
         ..gpt_sizes(fields)?
     };
+    if fields.flag("scale_attn_by_inverse_layer_idx")? {
+        let scale = config.attention_scale.unwrap_or((config.head_dim as f64).sqrt().recip());
+        config.attention_scales = (1..=config.layers).map(|layer| scale / layer as f64).collect();
+    }
     Ok((config, joined_keys("wte", "wpe").norm("norm.0", "ln_f")))
 }
 
