@@ -18,6 +18,7 @@ pub(crate) mod polynomials;
 mod products;
 pub(crate) mod schur;
 mod singular;
+pub(crate) mod tridiagonal;
 
 pub use determinant::{det, slogdet};
 pub use eig::{eig, eigvals};

@@ -49,7 +49,7 @@ fn reflection(x: &Array, pivot: &Array) -> (Array, Array) {
 }
 
 /// Returns the sum of the squared absolute values.
-fn squared_length(x: &Array) -> Array {
+pub(super) fn squared_length(x: &Array) -> Array {
     x.abs().square().sum(..)
 }
 
@@ -64,7 +64,7 @@ fn reflect_columns(x: &Array, v: &Array, beta: &Array) -> Array {
 }
 
 /// Returns the numbers `0..n` as a column (`dimension` 0) or as a row (`dimension` 1).
-fn indices(n: usize, dimension: usize) -> Array {
+pub(super) fn indices(n: usize, dimension: usize) -> Array {
     let shape = if dimension == 0 { [n, 1] } else { [1, n] };
     lax::iota(DType::I32, &shape, dimension)
 }

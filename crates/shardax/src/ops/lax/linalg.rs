@@ -5,9 +5,6 @@
 
 use crate::core::array::Array;
 use crate::core::program::trace::{at_caller, or_failed};
-use crate::error::{Result, err};
-use crate::ops::constants::zeros_like;
-use crate::ops::control_flow::{ScanOptions, scan};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::cholesky::Cholesky;
 use crate::ops::primitive::composite::composite1;
@@ -16,6 +13,8 @@ use crate::ops::primitive::matrix::{adjoint, square};
 use crate::ops::primitive::qr::Qr;
 use crate::ops::primitive::triangular_solve::{Op, TriangularSolve};
 use crate::ops::primitive::unary::conj;
+
+pub use super::tridiagonal::{tridiagonal, tridiagonal_solve};
 
 /// Returns the Cholesky factor of positive definite matrices `[..., n, n]`: the lower triangular `l` with `l lᴴ = x`,
 /// which is zero above the diagonal.
@@ -145,84 +144,4 @@ pub fn qr(x: impl ArrayLike, mode: QrMode) -> (Array, Array) {
     let x = &x.into_array();
     let outs = Qr { full: mode == QrMode::Complete }.apply(x);
     (outs[0].clone(), outs[1].clone())
-}
-
-/// Solves `a x = b` for tridiagonal matrices with the diagonals `dl` (below), `d` and `du` (above), each `[..., n]`, and
-/// `b` of `[..., n, k]`. The first element of `dl` and the last element of `du` are not read.
-///
-/// Uses Gaussian elimination without pivoting, in `n` sequential steps, which loses digits unless the matrix is
-/// diagonally dominant or positive definite.
-///
-/// ```
-/// # use shardax::prelude::*;
-/// let (dl, d, du) = (array([0.0f32, 1.0, 1.0]), array([2.0f32, 2.0, 2.0]), array([1.0f32, 1.0, 0.0]));
-/// let b = array([[4.0f32], [8.0], [8.0]]);
-/// let x = lax::linalg::tridiagonal_solve(&dl, &d, &du, &b);
-/// assert!(allclose(x, array([[1.0f32], [2.0], [3.0]]), 1e-5, 0.0)?);
-/// # Ok::<(), shardax::Error>(())
-/// ```
-///
-/// # Errors
-/// The result carries an error for integers, different dtypes, and shapes that do not fit.
-#[track_caller]
-pub fn tridiagonal_solve(dl: impl ArrayLike, d: impl ArrayLike, du: impl ArrayLike, b: impl ArrayLike) -> Array {
-    let args = [dl.into_array(), d.into_array(), du.into_array(), b.into_array()];
-    or_failed(&args[3], || {
-        args.iter().try_for_each(Array::check)?;
-        check_tridiagonal(&args)?;
-        composite1("tridiagonal_solve", (), &args, |(), args| Ok(vec![eliminate(args)?]))
-    })
-}
-
-/// Returns an error unless the diagonals have one shape, which fits the right side, and all have one inexact dtype.
-fn check_tridiagonal(args: &[Array; 4]) -> Result<()> {
-    let [dl, d, du, b] = args;
-    let types = args.iter().map(Array::type_name).collect::<Vec<_>>().join(", ");
-    let fits = d.ndim() > 0 && b.ndim() == d.ndim() + 1 && b.shape()[..d.ndim()] == *d.shape();
-    if !fits || dl.shape() != d.shape() || du.shape() != d.shape() {
-        return Err(err!(
-            Value,
-            "tridiagonal_solve needs three diagonals [..., n] of one shape and a right side [..., n, k], got {types}"
-        )
-        .help("pad the diagonals to the size of the matrix, and pass a vector as `b.expand_dims(-1)`"));
-    }
-    if !d.dtype().is_inexact() || args.iter().any(|x| x.dtype() != d.dtype()) {
-        return Err(err!(Type, "tridiagonal_solve needs one floating point or complex dtype, got {types}")
-            .help("convert the arrays with `astype`"));
-    }
-    Ok(())
-}
-
-/// Eliminates the lower diagonal from the first row to the last, and substitutes backwards (the Thomas algorithm).
-fn eliminate(args: &[Array]) -> Result<Array> {
-    if args[3].size() == 0 {
-        return Ok(args[3].clone());
-    }
-    let rank = args[1].ndim();
-    // The rows come first, so that scans run over them; the diagonals broadcast over the columns of the right side.
-    let [dl, d, du] = [&args[0], &args[1], &args[2]].map(|x| x.expand_dims(-1).moveaxis(rank as i32 - 1, 0));
-    let b = args[3].moveaxis(rank as i32 - 1, 0);
-    let first = (zeros_like(d.get(0)), zeros_like(b.get(0)));
-    // The first row has no row above, whatever is stored there.
-    let dl = dl.at(0).set(0);
-    let (_, (upper, right)) = scan(eliminate_row, first.clone(), (dl, d, du, b))?;
-    let upper = upper.at(-1).set(0);
-    let (_, x) = ScanOptions::new().reverse(true).scan(substitute_row, first.1, (upper, right))?;
-    Ok(x.moveaxis(0, rank as i32 - 1))
-}
-
-/// Eliminates the lower diagonal from a row, given the upper diagonal and the right side of the row above.
-fn eliminate_row(
-    (upper, right): (Array, Array),
-    (dl, d, du, b): (Array, Array, Array, Array),
-) -> ((Array, Array), (Array, Array)) {
-    let pivot = d - &dl * upper;
-    let (upper, right) = (du / &pivot, (b - dl * right) / pivot);
-    ((upper.clone(), right.clone()), (upper, right))
-}
-
-/// Solves a row, given the solution of the row below.
-fn substitute_row(next: Array, (upper, right): (Array, Array)) -> (Array, Array) {
-    let x = right - upper * next;
-    (x.clone(), x)
 }

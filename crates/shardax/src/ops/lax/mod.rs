@@ -13,6 +13,7 @@ mod reduce;
 pub(crate) mod reduce_window;
 mod select;
 mod start_indices;
+mod tridiagonal;
 
 pub use super::collective::{
     CastTo, all_gather, all_gather_invariant, all_to_all, axis_index, axis_size, pbroadcast, pcast, pcast_to, pmax,

@@ -1,0 +1,167 @@
+//! Tridiagonal systems of equations, and reductions of Hermitian matrices to tridiagonal form.
+
+use crate::core::array::Array;
+use crate::core::program::trace::{at_caller, or_failed};
+use crate::error::{Error, Result, err};
+use crate::linalg::schur::each_matrix;
+use crate::linalg::tridiagonal::reduce;
+use crate::ops::constants::zeros_like;
+use crate::ops::control_flow::{ScanOptions, scan};
+use crate::ops::numpy::where_;
+use crate::ops::operators::ArrayLike;
+use crate::ops::primitive::composite::{composite, composite1};
+use crate::ops::primitive::matrix::square;
+
+/// Solves `a x = b` for tridiagonal matrices with the diagonals `dl` (below), `d` and `du` (above), each `[..., n]`, and
+/// `b` of `[..., n, k]`. The first element of `dl` and the last element of `du` are not read.
+///
+/// Uses Gaussian elimination with partial pivoting, in `n` sequential steps. The result for a singular matrix is infinite or NaN.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let (dl, d, du) = (array([0.0f32, 1.0, 1.0]), array([2.0f32, 2.0, 2.0]), array([1.0f32, 1.0, 0.0]));
+/// let b = array([[4.0f32], [8.0], [8.0]]);
+/// let x = lax::linalg::tridiagonal_solve(&dl, &d, &du, &b);
+/// assert!(allclose(x, array([[1.0f32], [2.0], [3.0]]), 1e-5, 0.0)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// # Errors
+/// The result carries an error for integers, different dtypes, and shapes that do not fit.
+#[track_caller]
+pub fn tridiagonal_solve(dl: impl ArrayLike, d: impl ArrayLike, du: impl ArrayLike, b: impl ArrayLike) -> Array {
+    let args = [dl.into_array(), d.into_array(), du.into_array(), b.into_array()];
+    or_failed(&args[3], || {
+        args.iter().try_for_each(Array::check)?;
+        check_system(&args)?;
+        composite1("tridiagonal_solve", (), &args, |(), args| Ok(vec![eliminate(args)?]))
+    })
+}
+
+/// Returns an error unless the diagonals have one shape, which fits the right side, and all have one inexact dtype.
+fn check_system(args: &[Array; 4]) -> Result<()> {
+    let [dl, d, du, b] = args;
+    let types = args.iter().map(Array::type_name).collect::<Vec<_>>().join(", ");
+    let fits = d.ndim() > 0 && b.ndim() == d.ndim() + 1 && b.shape()[..d.ndim()] == *d.shape();
+    if !fits || dl.shape() != d.shape() || du.shape() != d.shape() {
+        return Err(err!(
+            Value,
+            "tridiagonal_solve needs three diagonals [..., n] of one shape and a right side [..., n, k], got {types}"
+        )
+        .help("pad the diagonals to the size of the matrix, and pass a vector as `b.expand_dims(-1)`"));
+    }
+    if !d.dtype().is_inexact() || args.iter().any(|x| x.dtype() != d.dtype()) {
+        return Err(err!(Type, "tridiagonal_solve needs one floating point or complex dtype, got {types}")
+            .help("convert the arrays with `astype`"));
+    }
+    Ok(())
+}
+
+/// Three consecutive elements of a row, from its first one that is not zero, and the row's right side.
+type Row = (Array, Array, Array, Array);
+
+/// Eliminates the lower diagonal from the first row to the last, and substitutes backwards.
+fn eliminate(args: &[Array]) -> Result<Array> {
+    if args[3].size() == 0 {
+        return Ok(args[3].clone());
+    }
+    let rank = args[1].ndim();
+    // The rows come first, so that scans run over them; the diagonals broadcast over the columns of the right side.
+    let [dl, d, du] = [&args[0], &args[1], &args[2]].map(|x| x.expand_dims(-1).moveaxis(rank as i32 - 1, 0));
+    let b = args[3].moveaxis(rank as i32 - 1, 0);
+    // Whatever is stored there, the last row has nothing above the diagonal.
+    let du = du.at(-1).set(0);
+    let first = (d.get(0), du.get(0), zeros_like(d.get(0)), b.get(0));
+    let rows = [dl, d, du, b.clone()].map(|x| x.get(1..));
+    let [dl, d, du, right] = rows;
+    let (last, upper) = scan(eliminate_row, first, (dl, d, du, right))?;
+    let x = substitute_row((zeros_like(b.get(0)), zeros_like(b.get(0))), last).1;
+    let options = ScanOptions::new().reverse(true);
+    let (_, xs) = options.scan(substitute_row, (x.clone(), zeros_like(&x)), upper)?;
+    Ok(super::concatenate(&[xs, x.expand_dims(0)], 0).moveaxis(0, rank as i32 - 1))
+}
+
+/// Eliminates the first element of the remaining or of the next row, whichever is smaller. Returns the new remaining row, and the
+/// row of the upper triangle.
+fn eliminate_row(remaining: Row, (dl, d, du, b): Row) -> (Row, Row) {
+    let is_swapped = dl.abs().greater(remaining.0.abs());
+    let next = (dl, d, du, b);
+    // The order is chosen before the division, so that gradients divide by no zero of the other order.
+    let choose = |on_true: &Array, on_false: &Array| where_(&is_swapped, on_true, on_false);
+    let pivot = (
+        choose(&next.0, &remaining.0),
+        choose(&next.1, &remaining.1),
+        choose(&next.2, &remaining.2),
+        choose(&next.3, &remaining.3),
+    );
+    let factor = choose(&remaining.0, &next.0) / &pivot.0;
+    let rest = (
+        choose(&remaining.1, &next.1) - &factor * &pivot.1,
+        choose(&remaining.2, &next.2) - &factor * &pivot.2,
+        zeros_like(&pivot.2),
+        choose(&remaining.3, &next.3) - &factor * &pivot.3,
+    );
+    (rest, pivot)
+}
+
+/// Solves a row of the upper triangle, given the solutions of the two rows below.
+fn substitute_row((next, after): (Array, Array), (d, du, du2, right): Row) -> ((Array, Array), Array) {
+    let x = (right - du * &next - du2 * after) / d;
+    ((x.clone(), next), x)
+}
+
+/// Reduces Hermitian matrices `[..., n, n]` to tridiagonal matrices `t` by unitary matrices `q`, such that `a = q t qᴴ`. Returns
+/// `(a, d, e, taus)` like LAPACK.
+///
+/// `d`, `[..., n]`, is the diagonal of `t`, and `e`, `[..., n - 1]`, the diagonal next to it; both are real. With `lower`, only
+/// the lower triangle of the matrix is read, and `q` is the product of `n - 1` reflections `1 - taus[i] v vᴴ`, where `v[..=i]`
+/// is zero, `v[i + 1]` is 1, and `v[i + 2..]` is in the column `i` of the returned `a`, below the first subdiagonal. Without
+/// `lower`, only the upper triangle is read, and the reflections, in descending order, are above the first superdiagonal.
+///
+/// Use [`eigh`](crate::linalg::eigh) to compute eigenvalues; it also returns eigenvectors.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let a = array([[2.0f32, 3.0, 4.0], [3.0, 1.0, 0.0], [4.0, 0.0, 5.0]]);
+/// let (_, d, e, _) = lax::linalg::tridiagonal(&a, true);
+/// assert!(allclose(d, array([2.0f32, 3.56, 2.44]), 1e-5, 1e-6)?);
+/// assert!(allclose(e, array([-5.0f32, 1.92]), 1e-5, 1e-6)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// # Errors
+/// The results carry an error for integers, half precision, and matrices that are empty or not square.
+#[track_caller]
+pub fn tridiagonal(a: impl ArrayLike, lower: bool) -> (Array, Array, Array, Array) {
+    let a = &a.into_array();
+    at_caller(|| match checked_reduction(a, lower).as_deref() {
+        Ok([packed, d, e, taus]) => (packed.clone(), d.clone(), e.clone(), taus.clone()),
+        Ok(results) => failed(
+            a,
+            err!(
+                Runtime,
+                "internal error: tridiagonal has {} results instead of four; please report this",
+                results.len()
+            ),
+        ),
+        Err(e) => failed(a, e.clone()),
+    })
+}
+
+/// Returns four arrays that carry an error.
+#[track_caller]
+fn failed(like: &Array, error: Error) -> (Array, Array, Array, Array) {
+    let x = Array::from_error(error, like);
+    (x.clone(), x.clone(), x.clone(), x)
+}
+
+fn checked_reduction(a: &Array, lower: bool) -> Result<Vec<Array>> {
+    a.check()?;
+    if square("tridiagonal", &a.aval())? == 0 {
+        return Err(err!(Value, "tridiagonal needs matrices of at least one row, got {}", a.type_name())
+            .help("an empty matrix has no diagonal"));
+    }
+    composite("tridiagonal", lower, 4, std::slice::from_ref(a), |&lower, args| {
+        each_matrix(args, |args| reduce(&args[0], lower).map(Vec::from))
+    })
+}
