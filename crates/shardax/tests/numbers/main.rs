@@ -13,6 +13,7 @@ mod cumulatives;
 mod decompositions;
 mod edges;
 mod extremes;
+mod groups;
 mod half;
 mod histograms;
 mod indices;

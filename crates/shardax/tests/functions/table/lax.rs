@@ -134,6 +134,13 @@ table! {
     "lax::reduce" => |c| same!(c; lax::reduce(&c.x, c.i, |a, b| a * b, c.i), lax::reduce(&c.x, &c.y, |a, b| a + b, ..));
     "lax::rng_bit_generator" => |c| lax::rng_bit_generator(&c.x, &[c.n], c.dtype, lax::RandomAlgorithm::Default);
     "lax::ragged_dot" => |c| lax::ragged_dot(&c.x, &c.y, &c.places);
+    "lax::ragged_dot_general" => |c| lax::ragged_dot_general(&c.x, &c.y, &c.places, &lax::RaggedDotDimensionNumbers {
+        lhs_contracting: vec![c.n],
+        rhs_contracting: vec![c.n],
+        lhs_ragged_dimension: c.n,
+        ..Default::default()
+    });
+    "lax::scaled_dot" => |c| lax::scaled_dot(&c.x, &c.y, &c.x, &c.y);
     "lax::reduce_and" => |c| lax::reduce_and(&c.x, &[c.n]);
     "lax::reduce_max" => |c| lax::reduce_max(&c.x, &[c.n]);
     "lax::reduce_min" => |c| lax::reduce_min(&c.x, &[0, c.n]);
@@ -244,6 +251,7 @@ table! {
     "linalg::svd_full" => |c| linalg::svd_full(&c.x);
     "linalg::svdvals" => |c| linalg::svdvals(&c.x);
     "linalg::tensorinv" => |c| linalg::tensorinv(&c.x, c.n);
+    "lax::tridiagonal" => |c| Vec::from(<[Array; 4]>::from(lax::linalg::tridiagonal(&c.x, c.i > 0)));
     "lax::tridiagonal_solve" => |c| lax::linalg::tridiagonal_solve(&c.x, &c.y, &c.x, c.y.expand_dims(-1));
     "linalg::tensorsolve" => |c| linalg::tensorsolve(&c.x, &c.y);
     "linalg::vector_norm" => |c| linalg::vector_norm(&c.x, c.f, [c.i, 0]);
