@@ -128,3 +128,18 @@ fn decompositions_by_cpu_kernels() {
     let mut command = child::command("decompositions::in_a_process_with_cpu_kernels");
     child::run(command.env(VARIABLE, "all"));
 }
+
+#[test]
+fn complex_factors_that_do_not_exist_have_no_numbers() -> Result<()> {
+    super::common::quick::setup();
+    let hermitian = shardax::numpy::complex(array([[1.0f32, 2.0], [2.0, 1.0]]), array([[0.0f32, -1.0], [1.0, 0.0]]));
+    for a in [hermitian.clone(), stack([&hermitian, &eye(2).astype(DType::Complex64)], 0).get(0)] {
+        let l = lax::cholesky(&a);
+        for part in [l.real(), l.imag()] {
+            assert_eq!(part.isnan().to_vec::<bool>()?, [true, false, true, true], "{part}");
+        }
+    }
+    let mixed = lax::cholesky(stack([&hermitian, &(eye(2) * 4).astype(DType::Complex64)], 0));
+    assert_eq!(mixed.get(1).real().to_vec::<f32>()?, [2.0, 0.0, 0.0, 2.0]);
+    Ok(())
+}

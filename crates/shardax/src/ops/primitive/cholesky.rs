@@ -9,7 +9,10 @@ use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::trace::bind1;
 use crate::core::program::{Aval, Flops};
+use crate::dtype::Scalar;
 use crate::error::Result;
+use crate::ops::elementwise::complex;
+use crate::ops::select::where_;
 
 /// The lower triangular `l` with `l lᴴ = a`, for Hermitian matrices, reading the lower triangle; NaN unless they
 /// are positive definite.
@@ -49,7 +52,7 @@ impl Primitive for Cholesky {
         widened(cx, args, outs, |cx, args, outs| {
             let l = cx.op("stablehlo.cholesky", args, "lower = true", &outs[0]);
             // The elements above the diagonal are unspecified.
-            cx.expand(&[l], |l| Ok(vec![l[0].tril(0)]))
+            cx.expand(&[l], |l| Ok(vec![with_nan_parts(&l[0]).tril(0)]))
         })
     }
 
@@ -69,4 +72,13 @@ impl Primitive for Cholesky {
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
         Ok((smallvec![self.apply(&batch_first(axis, args, dims)[0])], vec![Some(0)]))
     }
+}
+
+/// XLA marks complex factors that do not exist by a real part of NaN and an imaginary part of 0. Both parts are unknown.
+fn with_nan_parts(l: &Array) -> Array {
+    if !l.dtype().is_complex() {
+        return l.clone();
+    }
+    let nan = Array::literal(Scalar::float(f64::NAN), l.dtype().real(), false);
+    where_(l.not_equal(l), complex(&nan, &nan), l)
 }
