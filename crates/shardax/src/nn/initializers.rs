@@ -238,7 +238,8 @@ impl Initializer {
     /// Creates the weights.
     ///
     /// # Errors
-    /// The result carries an error for a dtype that is not floating point, and for a shape without the axes that
+    /// The result carries an error for a dtype that is not floating point (complex is accepted by [`normal`], [`orthogonal`],
+    /// [`delta_orthogonal`] and [`variance_scaling`]), and for a shape without the axes that
     /// determine the variance.
     #[track_caller]
     pub fn init(&self, key: impl RandomKey, shape: impl IntoShape, dtype: DType) -> Array {
@@ -249,7 +250,10 @@ impl Initializer {
     fn draw(&self, key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
         let accepts_dtype = match self.0 {
             Kind::Constant(_) => true,
-            Kind::Normal { .. } | Kind::Orthogonal { .. } | Kind::DeltaOrthogonal { .. } => dtype.is_inexact(),
+            Kind::Normal { .. }
+            | Kind::Orthogonal { .. }
+            | Kind::DeltaOrthogonal { .. }
+            | Kind::VarianceScaling { .. } => dtype.is_inexact(),
             _ => dtype.is_float(),
         };
         if !accepts_dtype {
@@ -276,26 +280,58 @@ impl Initializer {
                     Fan::GeoAvg => (fan_in * fan_out).sqrt(),
                 };
                 // JAX computes the scale with arrays of the dtype, so each step is rounded to it.
-                let variance = round(scale / n, dtype);
+                let (real, is_complex) = (dtype.real(), dtype.is_complex());
+                let variance = round(scale / n, real);
                 match distribution {
+                    Distribution::TruncatedNormal if is_complex => {
+                        // The standard deviation of a standard normal distribution on the plane, truncated at radius 2.
+                        let truncated_stddev = round(0.953_111_643_804_912_1, real);
+                        let stddev = round(round(variance.sqrt(), real) / truncated_stddev, real);
+                        truncated_normal_on_plane(key, 2.0, shape, real)? * literal(stddev, real)
+                    }
+                    Distribution::Uniform if is_complex => {
+                        uniform_on_disk(key, shape, real)? * literal(round(variance.sqrt(), real), real)
+                    }
                     Distribution::TruncatedNormal => {
                         // The standard deviation of a standard normal distribution truncated at 2.
-                        let truncated_stddev = round(0.879_625_661_034_239_8, dtype);
-                        let stddev = round(round(variance.sqrt(), dtype) / truncated_stddev, dtype);
+                        let truncated_stddev = round(0.879_625_661_034_239_8, real);
+                        let stddev = round(round(variance.sqrt(), real) / truncated_stddev, real);
                         random::truncated_normal_dtype(key, -2, 2, shape, dtype) * literal(stddev, dtype)
                     }
                     Distribution::Normal => {
-                        let stddev = round(variance.sqrt(), dtype);
+                        let stddev = round(variance.sqrt(), real);
                         random::normal_dtype(key, shape, dtype) * literal(stddev, dtype)
                     }
                     Distribution::Uniform => {
-                        let bound = round(round(3.0 * variance, dtype).sqrt(), dtype);
+                        let bound = round(round(3.0 * variance, real).sqrt(), real);
                         random::uniform_dtype(key, shape, dtype, -1, 1) * literal(bound, dtype)
                     }
                 }
             }
         })
     }
+}
+
+/// Draws complex numbers of mean 0 and variance 1 from a disk.
+fn uniform_on_disk(key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
+    let [key_radius, key_angle] = random::split_n::<2>(key);
+    let radius = (random::uniform_dtype(key_radius, shape, dtype, 0, 1) * 2).sqrt();
+    from_polar(&radius, &key_angle, shape, dtype)
+}
+
+/// Draws complex numbers from a normal distribution of mean 0, which has variance 1 before the radius is truncated.
+fn truncated_normal_on_plane(key: &Array, max_radius: f64, shape: &[usize], dtype: DType) -> Result<Array> {
+    let [key_radius, key_angle] = random::split_n::<2>(key);
+    let mass = literal(round(-(-max_radius * max_radius).exp_m1(), dtype), dtype);
+    let radius = (-(1 - mass * random::uniform_dtype(key_radius, shape, dtype, 0, 1)).log()).sqrt();
+    from_polar(&radius, &key_angle, shape, dtype)
+}
+
+/// Returns complex numbers of this radius and of random angles.
+fn from_polar(radius: &Array, key: &Array, shape: &[usize], dtype: DType) -> Result<Array> {
+    let angle = random::uniform_dtype(key, shape, dtype, 0, 1) * literal(std::f64::consts::TAU, dtype);
+    let numbers = crate::ops::numpy::complex(radius * angle.cos(), radius * angle.sin());
+    numbers.check().map(|()| numbers)
 }
 
 /// Returns a number as a scalar of this dtype.

@@ -2,7 +2,6 @@
 
 use super::continuous::{Float, check_broadcast, parameter, unit_uniform};
 use super::keys::{RandomKey, key_at};
-use super::parameters::parameter_samplers;
 use super::{or_failed, sample, split_traced, split_two, zero_of};
 use crate::core::array::Array;
 use crate::default_dtype;
@@ -216,7 +215,8 @@ fn is_nan(x: &Array) -> Array {
     x.not_equal(x)
 }
 
-fn binomial_traced(key: &Array, n: &Array, p: &Array) -> Result<Array> {
+/// Draws in the dtype of `p`, and returns `dtype`.
+fn binomial_traced(key: &Array, n: &Array, p: &Array, dtype: DType) -> Result<Array> {
     // The samplers require a probability of at most 1/2. For a larger one they count the failures.
     let low = p.less(0.5);
     let q = where_(&low, p, 1 - p);
@@ -228,23 +228,51 @@ fn binomial_traced(key: &Array, n: &Array, p: &Array) -> Result<Array> {
     // Both samplers run for every element, so the unused one gets parameters for which its loop ends early.
     let waiting = binomial_by_waiting(key, &where_(&few, &n, float(0.0, n.dtype())), &q)?;
     let (many, even) = (where_(&few, float(1e4, n.dtype()), &n), where_(&few, float(0.5, q.dtype()), &q));
-    let y = where_(few, waiting, binomial_by_rejection(key, &many, &even)?);
-    let y = where_(&invalid, float(f64::NAN, n.dtype()), y);
-    let y = where_(&infinite & !&invalid, float(f64::INFINITY, n.dtype()), y);
-    Ok(where_(low | no_count | no_chance | infinite, &y, &n - &y))
+    let y = where_(few, waiting, binomial_by_rejection(key, &many, &even)?).astype(dtype);
+    let y = where_(&invalid, float(f64::NAN, dtype), y);
+    let y = where_(&infinite & !&invalid, float(f64::INFINITY, dtype), y);
+    Ok(where_(low | no_count | no_chance | infinite, &y, n.astype(dtype) - &y))
 }
 
-parameter_samplers! {
-    /// Binomial: the number of successes in `n` trials of probability `p`, as floating point numbers; NaN where `n` is
-    /// negative or `p` is not a probability.
-    ///
-    /// ```
-    /// # use shardax::prelude::*;
-    /// let x = random::binomial(random::key(0), 100, 0.3, [1000]);
-    /// assert!((x.mean(..).item::<f32>()? - 30.0).abs() < 1.0);
-    /// # Ok::<(), shardax::Error>(())
-    /// ```
-    binomial binomial_dtype (n, p) "binomial" => |key, p, _, _| binomial_traced(key, &p[0], &p[1]);
+/// Draws from a binomial distribution: the number of successes in `n` trials of probability `p`, as floating point numbers; NaN
+/// where `n` is negative or `p` is not a probability. Parameters broadcast to the shape. Float32.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = random::binomial(random::key(0), 100, 0.3, [1000]);
+/// assert!((x.mean(..).item::<f32>()? - 30.0).abs() < 1.0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+#[track_caller]
+pub fn binomial(key: impl RandomKey, n: impl ArrayLike, p: impl ArrayLike, shape: impl IntoShape) -> Array {
+    binomial_dtype(key, n, p, shape, default_dtype::float())
+}
+
+/// Like [`binomial`], of a floating point dtype; fails for any other. The numbers are drawn in the dtype of `p`, so that a narrow
+/// `dtype` only rounds them.
+#[track_caller]
+pub fn binomial_dtype(
+    key: impl RandomKey,
+    n: impl ArrayLike,
+    p: impl ArrayLike,
+    shape: impl IntoShape,
+    dtype: DType,
+) -> Array {
+    let (key, n, p) = (key.borrow(), n.into_array(), p.into_array());
+    sample("binomial", key, shape, dtype, |shape| {
+        Float::of("binomial", dtype)?;
+        check_broadcast("binomial", &shape, &[&n, &p])?;
+        let drawn_in = match p.dtype() {
+            own if own.is_float() && !p.weak_type() => own,
+            _ if dtype == DType::F64 => dtype,
+            _ => default_dtype::float(),
+        };
+        let args = [key.clone(), convert(&n, drawn_in, false), convert(&p, drawn_in, false)];
+        composite1("binomial", (shape, dtype), &args, |(shape, dtype), args| {
+            let [n, p] = [1, 2].map(|i| args[i].broadcast_to(shape.as_slice()));
+            Ok(vec![binomial_traced(&args[0], &n, &p, *dtype)?])
+        })
+    })
 }
 
 /// Draws from a multinomial distribution: how often each outcome occurs in `n` trials, float32. The last dimension of
