@@ -126,7 +126,8 @@ impl FftOptions {
         self.norm
     }
 
-    /// Returns the axes and the sizes of the transform for an array of `shape`, after checking them. `count` is the number of
+    /// Returns the axes and the sizes of the transform for an array of `shape`, after checking them. An axis without elements keeps the
+    /// size 0, but half of its spectrum would have one element, and is an error. `count` is the number of
     /// axes that the transform must have, if there is one.
     pub(crate) fn resolve(
         &self,
@@ -163,9 +164,8 @@ impl FftOptions {
             sizes.clone_from(lengths);
         }
         // Sizes that are too large are not checked here, because padding the array rejects them.
-        if sizes.contains(&0) {
-            return Err(err!(Value, "{name}: Shape should be positive, got {sizes:?} for an array of {shape:?}")
-                .help("transform only axes that have at least one element, or two for half spectra"));
+        if self.lengths.is_some() || kind == FftKind::Rfft && sizes.last() == Some(&0) {
+            check_positive(name, &sizes, shape)?;
         }
         Ok([dims, sizes])
     }
@@ -189,9 +189,21 @@ impl FftOptions {
             if axes.is_empty() {
                 return Ok(x);
             }
+            if sizes.contains(&0) {
+                return Ok(transform_empty(kind, &axes, &sizes, &x));
+            }
             composite1("fft", (kind, axes, sizes, norm), &[x], |params, x| Ok(vec![transform(params, &x[0])?]))
         })
     }
+}
+
+/// Returns an error if an axis has no elements.
+pub(crate) fn check_positive(name: &str, sizes: &[usize], shape: &[usize]) -> Result<()> {
+    if !sizes.contains(&0) {
+        return Ok(());
+    }
+    Err(err!(Value, "{name}: Shape should be positive, got {sizes:?} for an array of {shape:?}")
+        .help("transform only axes that have at least one element, or two for half spectra"))
 }
 
 /// Returns the floating point or complex dtype of the transform, which is at least float32.
@@ -200,6 +212,22 @@ fn transform_dtype(dtype: DType) -> DType {
         DType::F16 | DType::Bf16 => DType::F32,
         other => other,
     }
+}
+
+/// Returns the transform of an array without elements.
+fn transform_empty(kind: FftKind, axes: &[usize], sizes: &[usize], x: &Array) -> Array {
+    let (axis, size) = (axes[axes.len() - 1], sizes[sizes.len() - 1]);
+    let (x, size) = match kind {
+        FftKind::Rfft => {
+            let dtype = if x.dtype() == DType::F64 { DType::Complex128 } else { DType::Complex64 };
+            (convert(x, dtype, false), size / 2 + 1)
+        }
+        FftKind::Irfft => (x.real(), size),
+        FftKind::Fft | FftKind::Ifft => return x.clone(),
+    };
+    let mut config = vec![(0, 0, 0); x.ndim()];
+    config[axis].1 = i64::try_from(size).unwrap_or(i64::MAX).saturating_sub_unsigned(x.shape()[axis] as u64);
+    lax::pad(&x, Array::literal(Scalar::Int(0), x.dtype(), false), &config)
 }
 
 /// Transforms the axes: moves them to the end, pads or cuts them to their sizes, transforms, normalizes, and moves them back.

@@ -22,7 +22,7 @@ use crate::core::array::Array;
 use crate::core::program::trace::or_failed;
 use crate::dtype::DType;
 use crate::error::{Result, err};
-use crate::fft::{FftNorm, FftOptions};
+use crate::fft::{FftNorm, FftOptions, check_positive};
 use crate::ops::constants::{float, integer};
 use crate::ops::lax;
 use crate::ops::numpy::{complex, imag, promote_dtypes, real, to_inexact};
@@ -75,6 +75,7 @@ fn cosines(name: &'static str, options: &FftOptions, x: Array, inverse: bool, co
     or_failed(&x, || {
         let y = promote_dtypes(&[&x], to_inexact)?.swap_remove(0);
         let [axes, sizes] = options.resolve(name, FftKind::Fft, count, y.shape())?;
+        check_positive(name, &sizes, y.shape())?;
         if options.normalization() == FftNorm::Forward {
             return Err(err!(NotImplemented, "{name}: `FftNorm::Forward` is not implemented")
                 .help("scale the result, or use `FftNorm::Backward` or `FftNorm::Ortho`"));

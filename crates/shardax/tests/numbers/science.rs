@@ -123,3 +123,37 @@ fn binomial_matrices_of_the_largest_sizes() {
     }
     assert!(invhilbert(513).check().is_err() && helmert(4097, true).check().is_err());
 }
+
+/// As in JAX 0.12, an axis without elements has an empty spectrum, unless it is half a spectrum of at least one element.
+#[test]
+fn spectra_of_no_elements_are_empty() -> Result<()> {
+    setup();
+    use shardax::fft::{self, FftOptions};
+    let (vector, rows, columns) = (zeros(0), zeros([0, 3]), zeros([3, 0]));
+    for (y, shape, dtype) in [
+        (fft::fft(&vector), &[0][..], DType::Complex64),
+        (fft::ifft(&columns), &[3, 0], DType::Complex64),
+        (fft::irfft(&vector), &[0], DType::F32),
+        (fft::irfft(ones(1)), &[0], DType::F32),
+        (fft::hfft(&columns), &[3, 0], DType::F32),
+        (fft::irfft(&rows), &[0, 4], DType::F32),
+        (fft::fft2(&rows), &[0, 3], DType::Complex64),
+        (fft::rfft2(&rows), &[0, 2], DType::Complex64),
+        (fft::irfft2(&rows), &[0, 4], DType::F32),
+        (fft::fftn(&columns), &[3, 0], DType::Complex64),
+    ] {
+        assert_eq!((y.shape(), y.dtype()), (shape, dtype));
+        assert!(y.to_bytes()?.is_empty());
+    }
+    let slope = jit(grad(|x: Array| fft::fft(x).abs().sum(..))).call(&columns)?;
+    assert_eq!(slope.shape(), [3, 0]);
+    for y in [
+        fft::rfft(&vector),
+        fft::ihfft(&columns),
+        FftOptions::new().n(0).fft(ones(4)),
+        FftOptions::new().n(0).irfft(ones(4)),
+    ] {
+        assert!(y.to_bytes().is_err_and(|e| e.to_string().contains("Shape should be positive")));
+    }
+    Ok(())
+}
