@@ -49,8 +49,9 @@ fn in_a_process_with_cpu_kernels() -> Result<()> {
         &operands[2],
     ))?;
     assert_eq!(integers(&mapped[2]), order);
+    let columns = <(Array, Array, Array)>::from(operands.clone());
     let looped: Vec<Array> =
-        control_flow::map(|(a, b, c): (Array, Array, Array)| lax::sort(&[a, b, c], 0, 2), operands.clone().into())?;
+        control_flow::map(|(a, b, c): (Array, Array, Array)| lax::sort(&[a, b, c], 0, 2), columns)?;
     assert_eq!(integers(&looped[2]), order);
     let wide = [a.astype(DType::I64), b.astype(DType::Bool), operands[2].clone()];
     let sorted = lax::sort(&wide, 1, 1)?;
