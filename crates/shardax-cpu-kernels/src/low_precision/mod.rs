@@ -9,6 +9,8 @@
 
 mod amx;
 mod pack;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
 #[cfg(test)]
 mod tests;
 mod tile;
@@ -100,6 +102,9 @@ trait Unit: Copy + Send + Sync {
 
     /// The unit has [`Self::dots`].
     const HAS_DOTS: bool = false;
+
+    /// The processor has 16 registers for vectors instead of 32, so that fewer sums are computed together.
+    const HAS_FEW_REGISTERS: bool = false;
 
     /// The sums of the products of `C` columns whose elements are contiguous and `H` rows. [`LINE`] words of a row are contiguous.
     /// Also writes the products of the columns with [`Self::LEFT_MASK`] if it is not 0.
@@ -337,6 +342,11 @@ impl<U: Unit, R: Rounded<U::Sum>> WithSimd for Run<'_, '_, U, R> {
         if left.sides <= MAX_TILE_ROWS && U::HAS_DOTS && right.columns().is_some() {
             return match left.sides {
                 1 => multiply_columns::<U, R, 1, 4>(unit, left, right, out, buffers),
+                3..=4 if U::HAS_FEW_REGISTERS => multiply_columns::<U, R, 4, 2>(unit, left, right, out, buffers),
+                5..=8 if U::HAS_FEW_REGISTERS => multiply_columns::<U, R, 8, 1>(unit, left, right, out, buffers),
+                9.. if U::HAS_FEW_REGISTERS => {
+                    multiply_columns::<U, R, MAX_TILE_ROWS, 1>(unit, left, right, out, buffers)
+                }
                 2 => multiply_columns::<U, R, 2, 4>(unit, left, right, out, buffers),
                 3..=4 => multiply_columns::<U, R, 4, 4>(unit, left, right, out, buffers),
                 5..=8 => multiply_columns::<U, R, 8, 3>(unit, left, right, out, buffers),

@@ -123,6 +123,7 @@ mod x86 {
 
     use super::super::amx::{TileProduct, WORDS};
     use super::super::pack::word;
+    use super::super::pairs::int8_pair_dots;
     use super::super::tile_registers::{Bf16Tiles, Int8Tiles, tile_registers};
     use super::{Bf16Pairs, COLUMNS, Int8Pairs, LINE, Tile, Unit};
     use crate::prefetch::{AHEAD, prefetch};
@@ -330,6 +331,20 @@ mod x86 {
         fn tile<const H: usize>(self, left: &[u32], right: &[u32], sums: &mut Tile<i32, H>) {
             // SAFETY: `self` exists, so that the processor has the instructions.
             unsafe { int8_pair_tile(left, right, sums) }
+        }
+
+        const HAS_DOTS: bool = true;
+        const HAS_FEW_REGISTERS: bool = true;
+
+        #[inline(always)]
+        fn dots<const H: usize, const C: usize>(
+            self,
+            rows: &[[[u32; LINE]; H]],
+            columns: [&[i8]; C],
+            _excess: &mut [i32; C],
+        ) -> [[i32; C]; H] {
+            // SAFETY: `self` exists, so that the processor has the instructions.
+            unsafe { int8_pair_dots(rows, columns) }
         }
     }
 
