@@ -17,6 +17,7 @@ mod groups;
 mod half;
 mod histograms;
 mod indices;
+mod integers;
 mod keys;
 mod limits;
 mod local;

@@ -1,9 +1,9 @@
 //! Elementwise functions of two numbers on CPU.
 
-use super::arctan;
 #[cfg(feature = "cpu-kernels")]
 use super::kernels;
 use super::unary::MIN_ELEMENTS;
+use super::{arctan, integer_division};
 use crate::backend::rules::Lowered;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::Primitive;
@@ -12,6 +12,11 @@ use crate::ops::primitive::binary::Binary;
 
 pub(super) fn lower(binary: &Binary, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
     let out = &outs[0];
+    if let name @ ("div" | "rem") = binary.name()
+        && !out.dtype.is_float()
+    {
+        return integer_division::lower(name, cx, args, out);
+    }
     if !out.dtype.is_float() || out.dtype.bits() < 16 {
         return Ok(None);
     }

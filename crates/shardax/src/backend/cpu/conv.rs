@@ -2,15 +2,26 @@
 
 #[cfg(feature = "cpu-kernels")]
 use super::kernels;
-use super::{conv_depthwise, conv_dot};
+use super::{conv_depthwise, conv_dot, integers};
 use crate::backend::rules::Lowered;
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
+use crate::dtype::DType;
 use crate::ops::primitive::conv::ConvGeneralDilated;
 use crate::ops::primitive::window::{self, WindowDim};
+use crate::precision::Precision;
+use crate::shape::size;
 
 /// Chooses a kernel in Rust, or a form that XLA computes fast.
 pub(super) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value], outs: &[Aval]) -> Lowered {
+    let filter = cx.shape(args[1]);
+    let depth = size(filter) / filter[conv.rhs[0]].max(1);
+    if let Some(args) = integers::in_f32(cx, args, depth, &outs[0]) {
+        // Winograd's algorithm has intermediate numbers that are no integers.
+        let conv = ConvGeneralDilated { preferred: None, precision: Some(Precision::Highest), ..conv.clone() };
+        let sums = cx.apply(&conv, &args, &[outs[0].with_dtype(DType::F32)])?;
+        return Ok(Some(vec![integers::from_f32(cx, sums[0], &outs[0])]));
+    }
     #[cfg(feature = "cpu-kernels")]
     if let Some(result) = kernels::conv::lower(conv, cx, args, &outs[0])? {
         return Ok(Some(vec![result]));

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "cpu-kernels")]
 use super::kernels;
-use super::{dot_long, dot_vector, widen};
+use super::{dot_long, dot_vector, integers, widen};
 use crate::backend::rules::Lowered;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::Primitive;
@@ -37,6 +37,12 @@ pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], outs: &
     #[cfg(feature = "cpu-kernels")]
     if let Some(product) = by_kernels(dot, cx, args, out)? {
         return Ok(Some(vec![product]));
+    }
+    let depth = dot.lhs_contract.iter().map(|dim| cx.shape(args[0])[*dim]).product();
+    if let Some(args) = integers::in_f32(cx, args, depth, out) {
+        let dot = DotGeneral { preferred: None, ..dot.clone() };
+        let sums = cx.apply(&dot, &args, &[out.with_dtype(DType::F32)])?;
+        return Ok(Some(vec![integers::from_f32(cx, sums[0], out)]));
     }
     // A wider result is computed from widened operands: the plugin (xla-cpu-pjrt 0.0.1) is twice as fast that way.
     let args = widen(cx, args, dot.preferred);

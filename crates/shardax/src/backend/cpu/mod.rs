@@ -17,6 +17,8 @@ mod dot_long;
 mod dot_vector;
 mod erf_inv;
 mod extremes;
+mod integer_division;
+mod integers;
 #[cfg(feature = "cpu-kernels")]
 pub(super) mod kernels;
 mod log1p;
