@@ -1,4 +1,4 @@
-//! Hyperbolic sines and cosines and the error function of f64.
+//! Exponentials minus 1, hyperbolic sines and cosines and the error function of f64.
 //!
 //! XLA (xla-cpu-pjrt 0.0.1) computes each of them with two exponentials of the C library's accuracy, or two rational functions of many
 //! terms.
@@ -64,6 +64,15 @@ const ERFC: [f64; 13] = [
     -4.451330559122663e-06,
 ];
 
+/// Computes the exponentials of the elements minus 1, with errors of at most 2 units in the last place. `out` must have as many elements as
+/// `x`.
+///
+/// # Errors
+/// Returns an error if the numbers of elements differ.
+pub fn expm1(x: &[f64], out: &mut [f64], threads: usize) -> Result<()> {
+    apply::<Expm1, f64>(x, out, threads)
+}
+
 /// Computes the hyperbolic sines of the elements, with errors of at most 2 units in the last place. `out` must have as many elements as
 /// `x`.
 ///
@@ -107,6 +116,26 @@ fn exponential<S: Simd>(simd: S, x: f64) -> (f64, f64) {
     let r = high - low;
     let error = (high - r) - low;
     (power, multiply_add(simd, r * r, polynomial(simd, r, EXP), error) + r)
+}
+
+struct Expm1;
+
+impl Function<f64> for Expm1 {
+    #[inline(always)]
+    fn by_polynomial<S: Simd>(simd: S, x: f64) -> f64 {
+        let (power, y) = exponential(simd, x);
+        // The power of a number close to 0 is 1, so that nothing cancels. The zero keeps its sign.
+        if x == 0.0 { x } else { multiply_add(simd, power, y, power - 1.0) }
+    }
+
+    #[inline(always)]
+    fn is_regular(x: f64) -> bool {
+        x.abs() < MAX_EXPONENT
+    }
+
+    fn by_library(x: f64) -> f64 {
+        x.exp_m1()
+    }
 }
 
 struct Sinh;

@@ -15,7 +15,7 @@
 //! | [`cumulative_logsumexp`] | logarithms of cumulative sums of exponentials | f32, f64 |
 //! | [`sin`], [`cos`], [`tan`], [`log`] | sines, cosines, tangents and logarithms | f32, f64 |
 //! | [`pow`], [`pow_f64`], [`cbrt`] | powers and cube roots | f32, f64 |
-//! | [`sinh`], [`cosh`], [`erf`] | hyperbolic sines and cosines, the error function | f64 |
+//! | [`expm1`], [`sinh`], [`cosh`], [`erf`] | exponentials minus 1, hyperbolic sines and cosines, the error function | f64 |
 //! | [`erf_inv`] | the inverse error function | f32 |
 //! | [`remainder`] | remainders of divisions | f32, f64 |
 //! | [`scatter_add`] | sums of numbers at positions of a vector | f32, f64, integers of 32 and 64 bits |
@@ -107,7 +107,7 @@ pub use decompositions::{cholesky, eigh, qr, svd};
 pub use depthwise::depthwise_filter_gradient;
 pub use elementwise::{Angle, cos, log, sin, tan};
 pub use erf_inv::erf_inv;
-pub use exponential::{cosh, erf, sinh};
+pub use exponential::{cosh, erf, expm1, sinh};
 pub use feature_groups::FeatureGroups;
 pub use few_rows::{MAX_ROWS, Weight, few_rows};
 pub use filter_gradient::{MIN_PATCHES, filter_gradient};

@@ -1,7 +1,7 @@
-//! Hyperbolic functions of f64 compared with the library, and the error function with numbers of mpmath.
+//! Exponentials minus 1 and hyperbolic functions of f64 compared with the library, and the error function with numbers of mpmath.
 
 use super::assert_error;
-use shardax_cpu_kernels::{cosh, erf, sinh};
+use shardax_cpu_kernels::{cosh, erf, expm1, sinh};
 
 /// Numbers with the error function of each, rounded from 40 digits.
 const ERF: &[(f64, f64)] = &[
@@ -51,21 +51,25 @@ fn assert_near(value: f64, want: f64, units: f64, what: &str) {
 }
 
 #[test]
-fn hyperbolic_functions_of_f64() {
+fn exponentials_and_hyperbolic_functions_of_f64() {
     let odd =
         [0.0, -0.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.5, -0.5, 699.9, 700.0, -705.0, 710.3, 720.0, 1e-300];
     let steps = (-30_000..30_000).map(|i| f64::from(i) * 0.0237);
     let small = (-5_000..5_000).map(|i| f64::from(i) * 0.000_213);
     let x: Vec<f64> = odd.into_iter().chain(steps).chain(small).collect();
     for threads in [1, 3] {
-        let [mut sines, mut cosines] = [0, 1].map(|_| vec![0.0; x.len()]);
+        let [mut sines, mut cosines, mut exponentials] = [0, 1, 2].map(|_| vec![0.0; x.len()]);
+        expm1(&x, &mut exponentials, threads).unwrap();
         sinh(&x, &mut sines, threads).unwrap();
         cosh(&x, &mut cosines, threads).unwrap();
         for (i, x) in x.iter().enumerate() {
             assert_near(sines[i], x.sinh(), 3.0, &format!("sinh {x}"));
             assert_near(cosines[i], x.cosh(), 3.0, &format!("cosh {x}"));
+            assert_near(exponentials[i], x.exp_m1(), 2.0, &format!("expm1 {x}"));
         }
     }
+    expm1(&[], &mut [], 1).unwrap();
+    assert_error(expm1(&[1.0], &mut [1.0; 2], 1), "the elements of the result: 2, expected 1");
     assert_error(sinh(&[1.0], &mut [1.0; 2], 1), "the elements of the result: 2, expected 1");
     assert_error(cosh(&[1.0], &mut [1.0; 2], 1), "the elements of the result: 2, expected 1");
 }

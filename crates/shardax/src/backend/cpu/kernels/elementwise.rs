@@ -1,5 +1,5 @@
-//! Sines, cosines, tangents, cube roots, powers and inverse error functions of f32, and logarithms, hyperbolic functions and
-//! error functions of f64. XLA (xla-cpu-pjrt 0.0.1) calls the C library for each element, or computes longer series.
+//! Sines, cosines, tangents, cube roots, powers and inverse error functions of f32, and logarithms,
+//! exponentials minus 1, hyperbolic functions and error functions of f64. XLA (xla-cpu-pjrt 0.0.1) calls the C library for each element, or computes longer series.
 
 use shardax_cpu_kernels as kernels;
 use shardax_pjrt::ElementType;
@@ -16,6 +16,7 @@ pub(super) const SIN: &str = "shardax_sin";
 pub(super) const COS: &str = "shardax_cos";
 pub(super) const TAN: &str = "shardax_tan";
 pub(super) const LOG: &str = "shardax_log";
+pub(super) const EXPM1: &str = "shardax_expm1";
 pub(super) const SINH: &str = "shardax_sinh";
 pub(super) const COSH: &str = "shardax_cosh";
 pub(super) const ERF: &str = "shardax_erf";
@@ -31,6 +32,7 @@ pub(crate) fn lower(name: &str, cx: &mut Lowering, x: Value, out: &Aval) -> Opti
         ("cos", DType::F32 | DType::F64) => COS,
         ("tan", DType::F32) => TAN,
         ("log", DType::F64) => LOG,
+        ("expm1", DType::F64) => EXPM1,
         ("sinh", DType::F64) => SINH,
         ("cosh", DType::F64) => COSH,
         ("erf", DType::F64) => ERF,
@@ -78,6 +80,10 @@ pub(super) fn handle_tan(frame: &mut CallFrame<'_>) -> Result<(), String> {
 
 pub(super) fn handle_log(frame: &mut CallFrame<'_>) -> Result<(), String> {
     handle_f64(frame, kernels::log)
+}
+
+pub(super) fn handle_expm1(frame: &mut CallFrame<'_>) -> Result<(), String> {
+    handle_f64(frame, kernels::expm1)
 }
 
 pub(super) fn handle_sinh(frame: &mut CallFrame<'_>) -> Result<(), String> {

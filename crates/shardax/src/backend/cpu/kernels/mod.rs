@@ -80,6 +80,7 @@ const HANDLERS: &[(&str, Handler)] = &[
     (elementwise::COS, elementwise::handle_cos),
     (elementwise::TAN, elementwise::handle_tan),
     (elementwise::LOG, elementwise::handle_log),
+    (elementwise::EXPM1, elementwise::handle_expm1),
     (elementwise::SINH, elementwise::handle_sinh),
     (elementwise::COSH, elementwise::handle_cosh),
     (elementwise::ERF, elementwise::handle_erf),

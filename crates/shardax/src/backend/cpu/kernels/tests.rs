@@ -20,6 +20,7 @@ const CALLS: &[(&str, &str, &str, &str)] = &[
     (elementwise::COS, "0xf64", "", "0xf64"),
     (elementwise::TAN, "0xf32", "", "0xf32"),
     (elementwise::LOG, "0xf64", "", "0xf64"),
+    (elementwise::EXPM1, "0xf64", "", "0xf64"),
     (elementwise::SINH, "0xf64", "", "0xf64"),
     (elementwise::COSH, "0xf64", "", "0xf64"),
     (elementwise::ERF, "0xf64", "", "0xf64"),
