@@ -8,6 +8,7 @@ use faer::linalg::solvers::{Qr, SelfAdjointEigen, Svd};
 use faer::{Conj, Mat, MatRef, Par, Side};
 
 use crate::cholesky::factorize;
+use crate::gram;
 use crate::lanes::{self, LANES, Lanes, MAX_SIDE, MIN_BATCH, deinterleave, interleave};
 use crate::matmul::matmul;
 use crate::real::Real;
@@ -205,6 +206,9 @@ pub(crate) fn svd_of<T: Real>(
 }
 
 fn svd_of_one<T: Real>(a: &[T], [m, n]: [usize; 2], is_full: bool, [u, s, vt]: [&mut [T]; 3]) {
+    if !is_full && gram::applies::<T>([m.max(n), m.min(n)]) && gram::svd(a, [m, n], [u, s, vt]) {
+        return;
+    }
     let scale = scale(a);
     let scaled: Vec<T> = a.iter().map(|x| *x / scale).collect();
     let decomposition = match is_full {
@@ -367,7 +371,7 @@ fn matrix<T>(a: &[T], m: usize, n: usize) -> MatRef<'_, T> {
     MatRef::from_row_major_slice(a, m, n)
 }
 
-fn is_finite<T: Real>(a: &[T]) -> bool {
+pub(crate) fn is_finite<T: Real>(a: &[T]) -> bool {
     a.iter().all(|x| x.is_finite())
 }
 

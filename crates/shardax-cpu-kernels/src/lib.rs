@@ -25,6 +25,7 @@
 //! | [`top_k`] | the largest elements of rows, and their indices | f32 |
 //! | [`Attention::forward`], [`Attention::gradient`] | softmax attention with a window and a mask | f32 |
 //! | `cholesky`, `lu`, `qr`, `eigh`, `svd` | decompositions of batches of matrices, with the feature `decompositions` | f32, f64 |
+//! | `eigvalsh`, `svdvals` | eigenvalues and singular values without vectors, with the same feature | f32, f64 |
 //! | `triangular_solve` | triangular systems, with the same feature | f32, f64 |
 //!
 //! Operands are row-major arrays ([`View`]). You allocate the results, and a function overwrites them. The last argument is the
@@ -65,6 +66,8 @@ mod feature_groups;
 mod few_rows;
 mod filter_gradient;
 mod filter_window;
+#[cfg(feature = "decompositions")]
+mod gram;
 mod grouped;
 #[cfg(feature = "decompositions")]
 mod lanes;
@@ -96,6 +99,8 @@ mod tasks;
 mod top_k;
 #[cfg(feature = "decompositions")]
 mod triangular_solve;
+#[cfg(feature = "decompositions")]
+mod values;
 mod view;
 mod winograd;
 
@@ -130,6 +135,8 @@ pub use sort::{KeyOrder, MAX_KEY_BITS, SortKey, SortOperand, sort, sort_keys};
 pub use top_k::top_k;
 #[cfg(feature = "decompositions")]
 pub use triangular_solve::{Triangle, triangular_solve};
+#[cfg(feature = "decompositions")]
+pub use values::{eigvalsh, svdvals};
 pub use view::{ShapeError, View};
 pub use winograd::{is_winograd, winograd_convolution, winograd_filter_gradient};
 

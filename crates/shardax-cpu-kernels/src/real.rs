@@ -8,12 +8,15 @@ use crate::decompositions::{cholesky_of, eigh_of, qr_of, svd_of};
 use crate::lu::lu_of;
 use crate::per_type::per_type;
 use crate::triangular_solve::{Triangle, triangular_solve_of};
+use crate::values::{eigvalsh_of, svdvals_of};
 use crate::{Float, View};
 
 per_type!(Decompositions for [f32, f64] {
     fn cholesky(a: View<'_, Self>, l: &mut [Self], threads: usize) = cholesky_of;
     fn qr(a: View<'_, Self>, is_full: bool, q: &mut [Self], r: &mut [Self], threads: usize) = qr_of;
     fn eigh(a: View<'_, Self>, vectors: &mut [Self], values: &mut [Self], threads: usize) = eigh_of;
+    fn eigvalsh(a: View<'_, Self>, values: &mut [Self], threads: usize) = eigvalsh_of;
+    fn svdvals(a: View<'_, Self>, values: &mut [Self], threads: usize) = svdvals_of;
     fn svd(a: View<'_, Self>, is_full: bool, u: &mut [Self], s: &mut [Self], vt: &mut [Self], threads: usize) = svd_of;
     fn lu(
         a: View<'_, Self>,

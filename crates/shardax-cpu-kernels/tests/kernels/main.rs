@@ -19,6 +19,8 @@ mod search_sorted;
 mod small_matrices;
 mod softmax;
 mod sort;
+#[cfg(feature = "decompositions")]
+mod tall_matrices;
 mod top_k;
 mod winograd;
 

@@ -90,7 +90,13 @@ fn svd_with(x: Array, full: bool) -> (Array, Array, Array) {
 /// ```
 #[track_caller]
 pub fn svdvals(x: impl ArrayLike) -> Array {
-    svd(x).1
+    let x = x.into_array();
+    or_failed(&x, || {
+        let x = inexact(&x)?;
+        matrix("svd", &x.aval())?;
+        // Without a use of the vectors, they are not computed on CPU.
+        composite1("svdvals", (), &[x], |(), x| Ok(vec![Svd { full: false }.apply(&x[0])[1].clone()]))
+    })
 }
 
 /// Returns the distance from 1 to the next larger number of the dtype.

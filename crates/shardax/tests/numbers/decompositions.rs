@@ -55,7 +55,27 @@ fn factors(a: &Array) -> Result<Vec<Array>> {
 fn in_a_process_with_cpu_kernels() -> Result<()> {
     common::quick::setup();
     let text = jit(|a: Array| linalg::svd(a).1).lower(ones([2, 40, 50]))?.as_text().to_string();
-    assert!(text.contains("shardax_svd"), "{text}");
+    assert!(text.contains("\"shardax_svdvals\""), "{text}");
+    let text = jit(|a: Array| linalg::svd(a).0).lower(ones([2, 40, 50]))?.as_text().to_string();
+    assert!(text.contains("\"shardax_svd\""), "{text}");
+    // Vectors are computed only if the program reads them.
+    let symmetric = matrices(&[2, 30, 30], DType::F32);
+    for (is_read, name) in [(false, "\"shardax_eigvalsh\""), (true, "\"shardax_eigh\"")] {
+        let values = jit(move |a: Array| {
+            let (w, v) = linalg::eigh(a);
+            if is_read { w + v.sum(-1) * 0 } else { w }
+        });
+        let text = values.lower(&symmetric)?.as_text().to_string();
+        assert!(text.contains(name), "{text}");
+        for dtype in [DType::F32, DType::F64] {
+            let exact = linalg::eigh(symmetric.astype(dtype).astype(DType::F64)).0;
+            same(&values.call(symmetric.astype(dtype))?.astype(DType::F64), &exact, 1e-5)?;
+        }
+    }
+    same(&linalg::eigvalsh(&symmetric), &linalg::eigh(&symmetric).0, 1e-5)?;
+    same(&linalg::svdvals(&symmetric), &linalg::svd(&symmetric).1, 1e-5)?;
+    let slopes = grad(|a: Array| linalg::eigvalsh(a).square().sum(..)).call(&symmetric)?;
+    same(&slopes, &(&symmetric + symmetric.mt()), 1e-4)?;
     // Also batches of small matrices, which are computed together.
     let shapes: [&[usize]; 6] = [&[40, 40], &[2, 3, 33, 50], &[50, 33], &[3, 1, 1], &[0, 4, 4], &[20, 8, 8]];
     for (d, (dtype, tolerance)) in [(DType::F32, 1e-4), (DType::F64, 1e-12)].into_iter().enumerate() {

@@ -19,6 +19,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 pub use attr::{bools, ints};
 pub(crate) use attr::{comparison, constant_text, write_type};
 use location::Locations;
@@ -90,6 +92,8 @@ pub struct Lowering {
     functions: function::Functions,
     /// The indices of the platform. Conditional branches for other platforms are not written.
     platform_indices: Vec<(Value, usize)>,
+    /// The results of the equation that is being written that nothing reads.
+    unread: SmallVec<[bool; 4]>,
 }
 
 impl Lowering {
@@ -147,6 +151,13 @@ impl Lowering {
     #[allow(dead_code, reason = "only rules of optional kernels use it")]
     pub(crate) fn origin<T: 'static>(&self, value: Value) -> Option<&T> {
         self.values[value.0 as usize].origin.as_ref()?.downcast_ref()
+    }
+
+    /// Returns `true` if nothing reads this result of the equation that is being written. It is `false` for operations that a rule
+    /// [applies](Self::apply) as parts of the equation.
+    #[allow(dead_code, reason = "only rules of optional kernels use it")]
+    pub(crate) fn is_unread(&self, result: usize) -> bool {
+        self.unread.get(result).copied().unwrap_or(false)
     }
 
     /// Returns the dtype of a value.
@@ -524,6 +535,8 @@ impl Lowering {
             env.set(*var, *arg);
         }
         let materialized = PlatformRules::values_to_materialize(self, program);
+        // Few programs have operations of several results.
+        let used = program.eqns.iter().any(|eqn| eqn.outputs.len() > 1).then(|| program.used());
         let mut inputs = Vec::new();
         let mut outs = Vec::new();
         for eqn in &program.eqns {
@@ -534,7 +547,12 @@ impl Lowering {
             outs.clear();
             outs.extend(eqn.outputs.iter().map(|v| program.aval_of(*v).clone()));
             let outer_location = self.locations.enter(eqn);
-            let values = grow(|| self.apply(&*eqn.primitive, &inputs, &outs)).map_err(|e| e.at(eqn.source));
+            self.unread.clear();
+            if let Some(used) = used.as_ref().filter(|_| eqn.outputs.len() > 1) {
+                self.unread.extend(eqn.outputs.iter().map(|var| !used[var.index()]));
+            }
+            let values = grow(|| PlatformRules::operation(self, &*eqn.primitive, &inputs, &outs));
+            let values = values.map_err(|e| e.at(eqn.source));
             self.locations.leave(outer_location);
             let values = values?;
             for ((var, mut value), out) in eqn.outputs.iter().zip(values).zip(&outs) {

@@ -34,6 +34,7 @@ impl Lowering {
 
     /// Writes an operation of this primitive. Rules of other primitives can call it.
     pub(crate) fn apply(&mut self, primitive: &dyn Primitive, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
+        self.unread.clear();
         PlatformRules::operation(self, primitive, args, outs)
     }
 }

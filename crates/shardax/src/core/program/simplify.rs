@@ -97,14 +97,17 @@ impl Program {
         new
     }
 
+    /// Marks the variables that an equation uses or that are returned.
+    pub(crate) fn used(&self) -> Vec<bool> {
+        let mut used = vec![false; self.avals.len()];
+        self.eqns.iter().for_each(|eqn| mark(&mut used, &eqn.inputs));
+        mark(&mut used, &self.outputs);
+        used
+    }
+
     /// Marks the inputs that an equation uses or that are returned.
     pub(crate) fn used_inputs(&self) -> Vec<bool> {
-        let mut used = vec![false; self.avals.len()];
-        for atom in self.eqns.iter().flat_map(|e| &e.inputs).chain(&self.outputs) {
-            if let Atom::Var(v) = atom {
-                used[v.index()] = true;
-            }
-        }
+        let used = self.used();
         self.inputs.iter().map(|v| used[v.index()]).collect()
     }
 }

@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use super::{call, is_always_used, is_enabled, limits, number, numbers_mut, reshape, sizes, view};
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
-use crate::dtype::DType;
+use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::ops::primitive::matrix::{is_half, widened};
 use crate::ops::primitive::triangular_solve::{Op, TriangularSolve};
@@ -22,6 +22,8 @@ pub(crate) const CHOLESKY: &str = "shardax_cholesky";
 pub(crate) const QR: &str = "shardax_qr";
 pub(crate) const EIGH: &str = "shardax_eigh";
 pub(crate) const SVD: &str = "shardax_svd";
+pub(crate) const EIGVALSH: &str = "shardax_eigvalsh";
+pub(crate) const SVDVALS: &str = "shardax_svdvals";
 pub(crate) const LU: &str = "shardax_lu";
 pub(super) const TRIANGULAR_SOLVE: &str = "shardax_triangular_solve";
 
@@ -43,6 +45,24 @@ pub(crate) fn lower(
     let numbers = [("full", i64::from(full))];
     let numbers = if target == LU { &numbers[..0] } else { &numbers };
     widened(cx, args, outs, |cx, args, outs| Ok(call_of_matrices(cx, target, args, numbers, outs))).map(Some)
+}
+
+/// Lowers a decomposition to a kernel without vectors, which nothing reads: their place is taken by zeros. The values are result 1.
+pub(crate) fn lower_values(
+    target: &str,
+    cx: &mut Lowering,
+    args: &[Value],
+    outs: &[Aval],
+) -> Result<Option<Vec<Value>>> {
+    if !applies(cx, args[0]) {
+        return Ok(None);
+    }
+    let values = widened(cx, args, &outs[1..2], |cx, args, outs| Ok(call_of_matrices(cx, target, args, &[], outs)))?;
+    let results = outs.iter().enumerate().map(|(index, out)| match index {
+        1 => values[0],
+        _ => cx.constant(Scalar::Int(0), out),
+    });
+    Ok(Some(results.collect()))
 }
 
 /// Lowers the solution of triangular systems to a kernel, if a program can call it.
@@ -113,6 +133,8 @@ handlers!(
     handle_qr qr,
     handle_eigh eigh,
     handle_svd svd,
+    handle_eigvalsh eigvalsh,
+    handle_svdvals svdvals,
     handle_lu lu,
     handle_triangular_solve triangular_solve
 );
@@ -146,6 +168,18 @@ fn svd<T: Element>(frame: &mut CallFrame<'_>) -> std::result::Result<(), String>
         numbers_mut(vt)?,
         threads,
     )?)
+}
+
+fn eigvalsh<T: Element>(frame: &mut CallFrame<'_>) -> std::result::Result<(), String> {
+    let threads = number(frame, "threads")?;
+    let ([a], [w]) = frame.split() else { return Err("not one operand and one result".into()) };
+    Ok(kernels::eigvalsh(view::<T>(a, &sizes(a.dims))?, numbers_mut(w)?, threads)?)
+}
+
+fn svdvals<T: Element>(frame: &mut CallFrame<'_>) -> std::result::Result<(), String> {
+    let threads = number(frame, "threads")?;
+    let ([a], [s]) = frame.split() else { return Err("not one operand and one result".into()) };
+    Ok(kernels::svdvals(view::<T>(a, &sizes(a.dims))?, numbers_mut(s)?, threads)?)
 }
 
 fn lu<T: Element>(frame: &mut CallFrame<'_>) -> std::result::Result<(), String> {

@@ -111,6 +111,10 @@ const HANDLERS: &[(&str, Handler)] = &[
     #[cfg(feature = "decompositions")]
     (decompositions::SVD, decompositions::handle_svd),
     #[cfg(feature = "decompositions")]
+    (decompositions::EIGVALSH, decompositions::handle_eigvalsh),
+    #[cfg(feature = "decompositions")]
+    (decompositions::SVDVALS, decompositions::handle_svdvals),
+    #[cfg(feature = "decompositions")]
     (decompositions::LU, decompositions::handle_lu),
     #[cfg(feature = "decompositions")]
     (decompositions::TRIANGULAR_SOLVE, decompositions::handle_triangular_solve),

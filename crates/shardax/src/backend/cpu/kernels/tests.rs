@@ -49,6 +49,10 @@ const CALLS: &[(&str, &str, &str, &str)] = &[
     #[cfg(feature = "decompositions")]
     (decompositions::SVD, "0x3x2xf64", "full=0", "0x3x2xf64 0x2xf64 0x2x2xf64"),
     #[cfg(feature = "decompositions")]
+    (decompositions::EIGVALSH, "0x3x3xf64", "", "0x3xf64"),
+    #[cfg(feature = "decompositions")]
+    (decompositions::SVDVALS, "0x3x2xf64", "", "0x2xf64"),
+    #[cfg(feature = "decompositions")]
     (decompositions::LU, "0x3x3xf64", "", "0x3x3xf64 0x3xi32 0x3xi32"),
     #[cfg(feature = "decompositions")]
     (decompositions::TRIANGULAR_SOLVE, "0x3x3xf64 0x3x2xf64", "left=1 lower=1 transposed=0 unit=0", "0x3x2xf64"),
