@@ -127,6 +127,16 @@ pub mod lax {
         betainc, gammainc as igamma, gammaincc as igammac, i0e as bessel_i0e, i1e as bessel_i1e, polygamma, zeta,
     };
     pub use crate::shape::broadcast_shapes;
+
+    /// Decompositions and triangular solves, close to the primitives like the rest of [`lax`](super).
+    ///
+    /// Matrices are in the last two dimensions; leading dimensions are batch dimensions, which the results have too. Dtypes are
+    /// floating point or complex; half precision is computed in float32. [`crate::linalg`] is built on these functions, and also
+    /// converts integers.
+    pub mod linalg {
+        pub use crate::linalg::tridiagonal::tridiagonal;
+        pub use crate::ops::lax::linalg::*;
+    }
 }
 
 /// Array types, host buffers, shards and views.

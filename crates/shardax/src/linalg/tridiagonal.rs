@@ -3,18 +3,77 @@
 //!
 //! The algorithm is a loop of a program, so that it also runs on platforms without LAPACK.
 
-use super::schur::{indices, squared_length};
+use super::schur::{each_matrix, indices, squared_length};
 use crate::core::array::Array;
-use crate::error::Result;
+use crate::core::program::trace::at_caller;
+use crate::error::{Error, Result, err};
 use crate::ops::constants::zeros_like;
 use crate::ops::control_flow::fori_loop;
 use crate::ops::lax;
 use crate::ops::numpy::{complex, flip, frexp, ldexp, where_};
-use crate::ops::primitive::matrix::{adjoint, product};
+use crate::ops::operators::ArrayLike;
+use crate::ops::primitive::composite::composite;
+use crate::ops::primitive::matrix::{adjoint, product, square};
+
+/// Reduces Hermitian matrices `[..., n, n]` to tridiagonal matrices `t` by unitary matrices `q`, such that `a = q t qᴴ`. Returns
+/// `(a, d, e, taus)` like LAPACK.
+///
+/// `d`, `[..., n]`, is the diagonal of `t`, and `e`, `[..., n - 1]`, the diagonal next to it; both are real. With `lower`, only
+/// the lower triangle of the matrix is read, and `q` is the product of `n - 1` reflections `1 - taus[i] v vᴴ`, where `v[..=i]`
+/// is zero, `v[i + 1]` is 1, and `v[i + 2..]` is in the column `i` of the returned `a`, below the first subdiagonal. Without
+/// `lower`, only the upper triangle is read, and the reflections, in descending order, are above the first superdiagonal.
+///
+/// Use [`eigh`](crate::linalg::eigh) to compute eigenvalues; it also returns eigenvectors.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let a = array([[2.0f32, 3.0, 4.0], [3.0, 1.0, 0.0], [4.0, 0.0, 5.0]]);
+/// let (_, d, e, _) = lax::linalg::tridiagonal(&a, true);
+/// assert!(allclose(d, array([2.0f32, 3.56, 2.44]), 1e-5, 1e-6)?);
+/// assert!(allclose(e, array([-5.0f32, 1.92]), 1e-5, 1e-6)?);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// # Errors
+/// The results carry an error for integers, half precision, and matrices that are empty or not square.
+#[track_caller]
+pub fn tridiagonal(a: impl ArrayLike, lower: bool) -> (Array, Array, Array, Array) {
+    let a = &a.into_array();
+    at_caller(|| match checked_reduction(a, lower).as_deref() {
+        Ok([packed, d, e, taus]) => (packed.clone(), d.clone(), e.clone(), taus.clone()),
+        Ok(results) => failed(
+            a,
+            err!(
+                Runtime,
+                "internal error: tridiagonal has {} results instead of four; please report this",
+                results.len()
+            ),
+        ),
+        Err(e) => failed(a, e.clone()),
+    })
+}
+
+/// Returns four arrays that carry an error.
+#[track_caller]
+fn failed(like: &Array, error: Error) -> (Array, Array, Array, Array) {
+    let x = Array::from_error(error, like);
+    (x.clone(), x.clone(), x.clone(), x)
+}
+
+fn checked_reduction(a: &Array, lower: bool) -> Result<Vec<Array>> {
+    a.check()?;
+    if square("tridiagonal", &a.aval())? == 0 {
+        return Err(err!(Value, "tridiagonal needs matrices of at least one row, got {}", a.type_name())
+            .help("an empty matrix has no diagonal"));
+    }
+    composite("tridiagonal", lower, 4, std::slice::from_ref(a), |&lower, args| {
+        each_matrix(args, |args| reduce(&args[0], lower).map(Vec::from))
+    })
+}
 
 /// Returns the packed form, the diagonal, the diagonal next to it and the factors of the reflections of a matrix `[n, n]`, of which
 /// only one triangle is read.
-pub(crate) fn reduce(a: &Array, lower: bool) -> Result<[Array; 4]> {
+fn reduce(a: &Array, lower: bool) -> Result<[Array; 4]> {
     if lower {
         return reduce_lower(a);
     }

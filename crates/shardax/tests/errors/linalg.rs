@@ -28,7 +28,7 @@ fn shapes(t: &mut Table) {
     t.row("det: square", Value, &["det needs square matrices", "2 is not 3"], || at!(linalg::det(ones([2, 3]))));
     t.row("slogdet: rank", Value, &["slogdet", "float32[3]"], || at!(linalg::slogdet(ones(3))).1);
     t.row("eigh: square", Value, &["eigh needs square matrices"], || at!(linalg::eigh(ones([2, 3]))).0);
-    t.row("eigvalsh: rank", Value, &["eigh", "float32[3]"], || at!(linalg::eigvalsh(ones(3))));
+    t.row("eigvalsh: rank", Value, &["eigvalsh", "float32[3]"], || at!(linalg::eigvalsh(ones(3))));
     t.row("qr: rank", Value, &["qr needs an array of at least two dimensions"], || at!(linalg::qr(ones(3))).1);
     t.row("qr_complete: rank", Value, &["qr", "float32[3]"], || at!(linalg::qr_complete(ones(3))).0);
     t.row("lax::linalg::qr: integers", Type, &["qr does not accept dtype int32"], || {

@@ -1,7 +1,4 @@
-//! Decompositions and triangular solves, close to the primitives like the rest of [`lax`](crate::lax).
-//!
-//! Matrices are in the last two dimensions; leading dimensions are batch dimensions, which the results have too. Dtypes are floating
-//! point or complex; half precision is computed in float32. [`crate::linalg`] is built on these functions, and also converts integers.
+//! Decompositions and triangular solves that programs know as primitives; `lax::linalg` of `lib.rs` describes them.
 
 use crate::core::array::Array;
 use crate::core::program::trace::{at_caller, or_failed};
@@ -14,7 +11,7 @@ use crate::ops::primitive::qr::Qr;
 use crate::ops::primitive::triangular_solve::{Op, TriangularSolve};
 use crate::ops::primitive::unary::conj;
 
-pub use super::tridiagonal::{tridiagonal, tridiagonal_solve};
+pub use super::tridiagonal::tridiagonal_solve;
 
 /// Returns the Cholesky factor of positive definite matrices `[..., n, n]`: the lower triangular `l` with `l lᴴ = x`,
 /// which is zero above the diagonal.

@@ -251,7 +251,7 @@ table! {
     "linalg::svd_full" => |c| linalg::svd_full(&c.x);
     "linalg::svdvals" => |c| linalg::svdvals(&c.x);
     "linalg::tensorinv" => |c| linalg::tensorinv(&c.x, c.n);
-    "lax::tridiagonal" => |c| Vec::from(<[Array; 4]>::from(lax::linalg::tridiagonal(&c.x, c.i > 0)));
+    "linalg::tridiagonal" => |c| Vec::from(<[Array; 4]>::from(lax::linalg::tridiagonal(&c.x, c.i > 0)));
     "lax::tridiagonal_solve" => |c| lax::linalg::tridiagonal_solve(&c.x, &c.y, &c.x, c.y.expand_dims(-1));
     "linalg::tensorsolve" => |c| linalg::tensorsolve(&c.x, &c.y);
     "linalg::vector_norm" => |c| linalg::vector_norm(&c.x, c.f, [c.i, 0]);
