@@ -30,7 +30,7 @@ use crate::ops::primitive::matrix::{adjoint, product, square};
 /// let a = array([[2.0f32, 3.0, 4.0], [3.0, 1.0, 0.0], [4.0, 0.0, 5.0]]);
 /// let (_, d, e, _) = lax::linalg::tridiagonal(&a, true);
 /// assert!(allclose(d, array([2.0f32, 3.56, 2.44]), 1e-5, 1e-6)?);
-/// assert!(allclose(e, array([-5.0f32, 1.92]), 1e-5, 1e-6)?);
+/// assert!(allclose(e, array([-5.0f32, -1.92]), 1e-5, 1e-6)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 ///
