@@ -14,8 +14,8 @@ use crate::{Result, View};
 /// The smallest side of matrices whose vectors take longer to compute than the conversion to f64.
 const MIN_SIDE: usize = 24;
 
-/// Computes the eigenvalues, in ascending order, of a batch of symmetric matrices `[batch, n, n]`, of which only the lower triangles are
-/// read. `values` is `[batch, n]`. The results are NaN for a matrix that is not finite. Allocates up to six matrices for each thread, and
+/// Computes the eigenvalues, in ascending order, of a batch of symmetric matrices `[batch, n, n]`. Reads only their lower triangles.
+/// `values` is `[batch, n]`. The results are NaN for a matrix that is not finite. Allocates up to six matrices for each thread, and
 /// vectors for all matrices if they are small or of f64.
 ///
 /// # Errors

@@ -22,7 +22,7 @@ fn thin_svd(a: &[f32], [m, n]: [usize; 2]) -> [Vec<f32>; 3] {
     })
 }
 
-/// Matrices of which the last two columns differ in one element by this amount.
+/// Matrices whose last two columns differ in one element by this amount.
 fn with_close_columns([m, n]: [usize; 2], difference: f32) -> Vec<f32> {
     let mut a = noise(m * n, 4);
     a.chunks_exact_mut(n).for_each(|row| row[n - 1] = row[n - 2]);

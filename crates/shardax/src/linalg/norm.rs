@@ -111,7 +111,7 @@ pub fn matrix_norm(x: impl ArrayLike, order: impl Into<NormOrder>) -> Array {
 }
 
 /// Computes norms of vectors along an axis, or along several axes together; `..` selects all axes, whatever the number of
-/// dimensions. [`NormOrder::Default`] is the root of the sum of squares. See [`norm`], of which two axes are a matrix.
+/// dimensions. [`NormOrder::Default`] is the root of the sum of squares. [`norm`] takes two axes for a matrix.
 ///
 /// ```
 /// # use shardax::prelude::*;

@@ -71,8 +71,8 @@ fn checked_reduction(a: &Array, lower: bool) -> Result<Vec<Array>> {
     })
 }
 
-/// Returns the packed form, the diagonal, the diagonal next to it and the factors of the reflections of a matrix `[n, n]`, of which
-/// only one triangle is read.
+/// Returns the packed form, the diagonal, the diagonal next to it and the factors of the reflections of a matrix `[n, n]`. Reads only
+/// one triangle.
 fn reduce(a: &Array, lower: bool) -> Result<[Array; 4]> {
     if lower {
         return reduce_lower(a);

@@ -1,4 +1,4 @@
-//! Products and convolutions of bytes, some of which are computed in f32, and divisions of int32 in float64: all are exact.
+//! Products and convolutions of bytes, and divisions of int32, are exact, although some are computed in f32 or float64.
 
 use shardax::lax::{ConvOptions, DotOptions, Padding};
 

@@ -272,8 +272,8 @@ pub fn ragged_dot(lhs: impl ArrayLike, rhs: impl ArrayLike, group_sizes: impl Ar
     DotOptions::new().ragged_dot(lhs, rhs, group_sizes)
 }
 
-/// Multiplies arrays of which one dimension, the ragged dimension of `lhs`, consists of groups of consecutive elements. `group_sizes`,
-/// `[g]`, has the number of elements of each group.
+/// Multiplies arrays by groups: the ragged dimension of `lhs` consists of groups of consecutive elements, and `group_sizes`, `[g]`, has
+/// their sizes.
 ///
 /// | ragged dimension | operands | result |
 /// |---|---|---|
