@@ -268,7 +268,6 @@ fn check(lhs: &Array, rhs: &Array, group_sizes: &Array) -> Result<()> {
 /// The result carries an error for shapes that do not fit, and sizes that are not integers.
 #[track_caller]
 pub fn ragged_dot(lhs: impl ArrayLike, rhs: impl ArrayLike, group_sizes: impl ArrayLike) -> Array {
-    let (lhs, rhs, group_sizes) = (&lhs.into_array(), &rhs.into_array(), &group_sizes.into_array());
     DotOptions::new().ragged_dot(lhs, rhs, group_sizes)
 }
 
@@ -310,6 +309,5 @@ pub fn ragged_dot_general(
     group_sizes: impl ArrayLike,
     dimension_numbers: &RaggedDotDimensionNumbers,
 ) -> Array {
-    let (lhs, rhs, group_sizes) = (&lhs.into_array(), &rhs.into_array(), &group_sizes.into_array());
     DotOptions::new().ragged_dot_general(lhs, rhs, group_sizes, dimension_numbers)
 }
