@@ -75,7 +75,9 @@ fn are_equal(first: Raw, second: Raw) -> Result<bool> {
     if first.dtype == second.dtype {
         return Ok(first.shape == second.shape && first.bytes == second.bytes);
     }
-    let values = |raw: Raw| raw.to_array(None)?.astype(DType::F32).to_vec::<f32>();
+    fn values(raw: Raw) -> Result<Vec<f32>> {
+        raw.to_array(None)?.astype(DType::F32).to_vec()
+    }
     Ok(first.shape == second.shape && values(first)? == values(second)?)
 }
 
