@@ -6,7 +6,7 @@ use super::ad::captures_nothing;
 use super::eval::at_eqn;
 use super::memo;
 use crate::core::array::Array;
-use crate::core::primitive::{BatchAxis, Dims};
+use crate::core::primitive::{BatchAxis, Dims, Outputs};
 use crate::core::program::trace::{Traced, trace};
 use crate::core::program::{Atom, Aval, Env, Program};
 use crate::error::Result;
@@ -39,8 +39,15 @@ pub(crate) fn batch_eval(
             if dims.iter().all(Option::is_none) && !names_axis {
                 return env.apply(eqn);
             }
-            let args = env.arrays(&eqn.inputs)?;
-            let (outs, out_dims) = eqn.primitive.batch(axis, &args, &dims).map_err(|e| e.at(eqn.source))?;
+            let types = eqn.outputs.iter().map(|var| &program.avals[var.index()]);
+            let is_empty = axis.size == 0 && !names_axis && !eqn.primitive.has_effects();
+            let (outs, out_dims) = match is_empty.then(|| empty_batches(types, axis)).flatten() {
+                Some(empty) => empty,
+                None => {
+                    let args = env.arrays(&eqn.inputs)?;
+                    eqn.primitive.batch(axis, &args, &dims).map_err(|e| e.at(eqn.source))?
+                }
+            };
             for ((var, out), dim) in eqn.outputs.iter().zip(outs).zip(out_dims) {
                 crate::core::program::trace::check_usable(&out)?;
                 env.set(*var, out);
@@ -53,6 +60,18 @@ pub(crate) fn batch_eval(
     }
     let out_dims = program.outputs.iter().map(|a| dim_of(&dim_env, a)).collect();
     Ok((env.arrays(&program.outputs)?, out_dims))
+}
+
+/// Returns batches of no entries of these types. `None` if a type has no zeros.
+///
+/// Nothing is computed for a batch without entries, so that no batching rule needs to handle one: many of them read entries, or divide
+/// by their number.
+fn empty_batches<'a>(types: impl Iterator<Item = &'a Aval>, axis: &BatchAxis) -> Option<(Outputs, Dims)> {
+    let empty = |aval: &Aval| {
+        let has_zeros = !aval.dtype.is_key();
+        has_zeros.then(|| (Array::zeros_of(&aval.with_dim(0, axis.size, axis.explicit.clone())), Some(0)))
+    };
+    types.map(empty).collect::<Option<Vec<_>>>().map(|batches| batches.into_iter().unzip())
 }
 
 /// Traces the batched form of a program. Its batched outputs have the batch axis at 0. Outputs marked in `force` get a

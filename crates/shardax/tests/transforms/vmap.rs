@@ -102,3 +102,34 @@ fn constants_under_collectives() -> Result<()> {
     close(&grad(mapped).argnums(Arg::<1>).call((&x, &w))?, &slope);
     Ok(())
 }
+
+/// Many batching rules read an entry, or divide by the number of entries.
+#[test]
+fn batches_without_entries() -> Result<()> {
+    setup();
+    let (x, i) = (zeros([0, 4]), zeros_dtype(0, DType::I32));
+    let at = |f: fn(Array, Array) -> Array| vmap(f).call((&x, &i));
+    let of = |f: fn(Array) -> Array| vmap(f).call(&x);
+    let cases = [
+        (at(|x, i| x.get(i))?, &[0][..]),
+        (at(|x, i| x.at(i).set(1.0))?, &[0, 4]),
+        (at(|x, i| x.at(stack([&i, &(&i + 1)], 0)).add(1.0))?, &[0, 4]),
+        (at(|x, i| lax::dynamic_slice(&x, &[i], &[2]))?, &[0, 2]),
+        (at(|x, i| lax::dynamic_update_slice(&x, ones(2), &[i]))?, &[0, 4]),
+        (of(|x| x.take_along_axis(x.argsort(0), 0))?, &[0, 4]),
+        (of(|x| shardax::numpy::convolve(&x, ones(2), shardax::numpy::ConvolveMode::Full))?, &[0, 5]),
+        (of(|x| nn::max_pool(x.reshape([1, 4, 1]), [2], [2]))?, &[0, 1, 2, 1]),
+        (of(|x| lax::top_k(&x, 2).0)?, &[0, 2]),
+        (vmap(|i: Array| random::normal(random::key(i.astype(DType::U32)), 3)).call(&i)?, &[0, 3]),
+        (vmap(grad(|x: Array| x.get(0).sin() * x.at(1).set(2.0).sum(..))).call(&x)?, &[0, 4]),
+        (grad(|x: Array| Ok::<_, Error>(vmap(|x: Array| x.get(0).sin()).call(x)?.sum(..))).call(&x)?, &[0, 4]),
+        (vmap(|x: Array| vmap(|y: Array| y.at(0).set(1.0)).call(x)).call(zeros([2, 0, 4]))?, &[2, 0, 4]),
+    ];
+    for (i, (result, shape)) in cases.into_iter().enumerate() {
+        assert_eq!((result.shape(), result.to_vec::<f32>()?.len()), (shape, 0), "case {i}");
+    }
+    // A collective over the batch is the same for all entries, so it has a value without entries too.
+    let sum = vmap(|x: Array| psum(x, "batch")).axis_name("batch").out_axes(None).call(&x)?;
+    assert_eq!(sum.to_vec::<f32>()?, [0.0; 4]);
+    Ok(())
+}
