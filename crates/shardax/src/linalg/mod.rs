@@ -13,6 +13,7 @@
 
 mod determinant;
 pub(crate) mod eig;
+pub(crate) mod factors;
 mod norm;
 pub(crate) mod polynomials;
 mod products;

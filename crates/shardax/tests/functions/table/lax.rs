@@ -252,6 +252,17 @@ table! {
     "linalg::svdvals" => |c| linalg::svdvals(&c.x);
     "linalg::tensorinv" => |c| linalg::tensorinv(&c.x, c.n);
     "linalg::tridiagonal" => |c| Vec::from(<[Array; 4]>::from(lax::linalg::tridiagonal(&c.x, c.i > 0)));
+    "linalg::cholesky_update" => |c| lax::linalg::cholesky_update(&c.x, &c.y);
+    "linalg::householder_product" => |c| lax::linalg::householder_product(&c.x, &c.y);
+    "linalg::lu_pivots_to_permutation" => |c| lax::linalg::lu_pivots_to_permutation(&c.x, c.n);
+    "linalg::ormqr" => |c| {
+        let options = lax::linalg::OrmqrOptions { left: c.i > 0, transpose: c.n > 1 };
+        lax::linalg::ormqr(&c.x, &c.y, &c.x, options)
+    };
+    "linalg::symmetric_product" => |c| {
+        let options = lax::linalg::SymmetricProductOptions { alpha: c.f, beta: c.f, symmetrize_output: c.i > 0 };
+        lax::linalg::symmetric_product(&c.x, &c.y, options)
+    };
     "lax::tridiagonal_solve" => |c| lax::linalg::tridiagonal_solve(&c.x, &c.y, &c.x, c.y.expand_dims(-1));
     "linalg::tensorsolve" => |c| linalg::tensorsolve(&c.x, &c.y);
     "linalg::vector_norm" => |c| linalg::vector_norm(&c.x, c.f, [c.i, 0]);
