@@ -8,7 +8,7 @@ use crate::core::function::Function;
 use crate::core::program::trace::at_caller;
 use crate::core::tree::{Flat, Tree};
 use crate::error::{Result, err};
-use crate::ops::numpy::{IntoAxis, with_axis};
+use crate::ops::numpy::{IntoAxes, IntoAxis, normalize_axes, with_axis};
 use crate::ops::operators::ArrayLike;
 use crate::shape::broadcast_shapes;
 
@@ -194,5 +194,36 @@ pub fn apply_along_axis(f: impl Fn(Array) -> Array, x: impl ArrayLike, axis: imp
         let out_dims: Vec<i32> = (last_dim as i32..out.ndim() as i32).collect();
         let to: Vec<i32> = (0..out_dims.len() as i32).map(|d| axis as i32 + d).collect();
         Ok(out.moveaxis(out_dims.as_slice(), to.as_slice()))
+    })
+}
+
+/// Applies `f`, which reduces an axis, over each of these axes, in order. If `f` removes the axis, an axis of size 1 takes its place,
+/// so that the result has as many dimensions as `x`.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::apply_over_axes;
+/// let sums = apply_over_axes(|x: Array, axis| x.sum(axis), ones([2, 3, 4]), [0, 2])?;
+/// assert_eq!((sums.shape(), sums.to_vec::<f32>()?), (&[1, 3, 1][..], vec![8.0; 3]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// # Errors
+/// Returns an error if an axis is out of bounds for `x`, or if `f` returns an array with more or fewer dimensions.
+#[track_caller]
+pub fn apply_over_axes(f: impl Fn(Array, i32) -> Array, x: impl ArrayLike, axes: impl IntoAxes) -> Result<Array> {
+    let mut x = x.into_array();
+    at_caller(|| {
+        for axis in normalize_axes(axes, x.ndim())? {
+            let reduced = f(x.clone(), axis as i32);
+            reduced.check()?;
+            let reduced = if reduced.ndim() + 1 == x.ndim() { reduced.expand_dims(axis as i32) } else { reduced };
+            if reduced.ndim() != x.ndim() {
+                return Err(err!(Value, "apply_over_axes: f maps {} to {}", x.type_name(), reduced.type_name())
+                    .help("f must keep the axis that it reduces, or remove it"));
+            }
+            x = reduced;
+        }
+        Ok(x)
     })
 }

@@ -13,6 +13,7 @@ mod cumulatives;
 mod decompositions;
 mod edges;
 mod extremes;
+mod factors;
 mod groups;
 mod half;
 mod histograms;
@@ -36,6 +37,7 @@ mod softmax;
 mod sorts;
 mod sums;
 mod tridiagonal;
+mod trimming;
 mod vectors;
 mod weak;
 

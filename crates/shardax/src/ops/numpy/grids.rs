@@ -63,6 +63,37 @@ pub fn triu_indices(n: usize, k: i32) -> (Array, Array) {
     entries(n, n, |i, j| j - i >= i64::from(k))
 }
 
+/// Returns the rows and columns of the entries of an `n` × `n` matrix that a mask marks. `mask_fn` receives a matrix of ones and `k`,
+/// and returns a matrix of the same shape that is zero in the entries to leave out, as [`triu`](crate::numpy::triu) does.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// # use shardax::numpy::mask_indices;
+/// let (rows, columns) = mask_indices(3, |ones, k| ones.triu(k), 1);
+/// assert_eq!((rows.to_vec::<i32>()?, columns.to_vec::<i32>()?), (vec![0, 0, 1], vec![1, 2, 2]));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// # Errors
+/// The results carry an error if the mask is not a matrix, or if its values are not known in a traced function.
+#[track_caller]
+pub fn mask_indices(n: usize, mask_fn: impl Fn(Array, i32) -> Array, k: i32) -> (Array, Array) {
+    at_caller(|| {
+        let mask = mask_fn(super::ones([n, n]), k);
+        match &super::nonzero(&mask, None)[..] {
+            [rows, columns] => (rows.clone(), columns.clone()),
+            indices => {
+                let error = err!(Value, "mask_indices needs a mask [n, n], got {}", mask.type_name())
+                    .help("return a matrix of the shape of the argument");
+                // A mask that carries an error has one result with this error.
+                let error = indices.first().and_then(|index| index.check().err()).unwrap_or(error);
+                let failed = Array::from_error(error, &mask);
+                (failed.clone(), failed)
+            }
+        }
+    })
+}
+
 /// Returns the rows and columns of the diagonal of an `n` × `n` matrix.
 ///
 /// ```

@@ -29,6 +29,7 @@ mod sets;
 mod shapes;
 mod stacking;
 mod statistics;
+mod trimming;
 mod ufuncs;
 mod windows;
 
@@ -61,6 +62,7 @@ pub use sets::*;
 pub use shapes::*;
 pub use stacking::*;
 pub use statistics::*;
+pub use trimming::*;
 pub use ufuncs::*;
 pub use windows::*;
 

@@ -308,6 +308,8 @@ table! {
     "numpy::tril_indices" => |c| np::tril_indices(c.n, c.i).0;
     "numpy::tril_indices_from" => |c| np::tril_indices_from(&c.x, c.i);
     "numpy::triu" => |c| np::triu(&c.x, c.i);
+    "numpy::trim_zeros" => |c| np::trim_zeros(&c.x, np::Trim::Both, [c.i, 0]);
+    "numpy::mask_indices" => |c| np::mask_indices(c.n.min(4), |ones, k| ones.triu(k), c.i).0;
     "numpy::triu_indices" => |c| np::triu_indices(c.n, c.i).0;
     "numpy::triu_indices_from" => |c| np::triu_indices_from(&c.x, c.i);
     "numpy::trunc" => |c| np::trunc(&c.x);
