@@ -12,6 +12,7 @@ mod map;
 mod max_traces;
 mod named_call;
 mod ravel;
+pub(crate) mod saved_residuals;
 pub(crate) mod vectorize;
 pub(crate) mod vmap;
 

@@ -5,6 +5,7 @@ mod common;
 mod grad;
 mod jacobian;
 mod references;
+mod saved_residuals;
 mod vmap;
 
 use common::values::{close, message, noise, numbers, ramp};
