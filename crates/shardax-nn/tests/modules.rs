@@ -347,3 +347,22 @@ Total Parameters: 60,362 (241.4 KB)
     assert!(table.contains("Total BatchStat: 8 (32 B)") && table.contains("Total Frozen: 16 (64 B)"), "{table}");
     Ok(())
 }
+
+/// The numbers are Flax's.
+#[test]
+fn prelu_has_a_slope_that_is_learned() -> Result<()> {
+    setup();
+    let layer = PReLU::new(0.1);
+    let x = array([-2.0f32, 0.0, 3.0]);
+    assert_eq!(layer.forward(&x).to_vec::<f32>()?, [-0.2, 0.0, 3.0]);
+    assert_eq!(layer.forward(x.astype(DType::Bf16)).dtype(), DType::Bf16);
+    let loss = |layer: PReLU, x: Array| (layer.forward(x) * array([1.0f32, 2.0, 3.0])).sum(..);
+    let (slope, dx) = grad(loss).argnums((Arg::<0>, Arg::<1>)).call((layer, &x))?;
+    assert_eq!(slope.negative_slope.item::<f32>()?, -2.0);
+    assert_eq!(dx.to_vec::<f32>()?, [0.1, 2.0, 3.0]);
+    let features = PReLU { negative_slope: array([1.0f32, 0.5]) };
+    assert_eq!(features.forward(array([[-1.0f32, -1.0], [1.0, -4.0]])).to_vec::<f32>()?, [-1.0, -0.5, 1.0, -2.0]);
+    let mut layers = Sequential((Linear::new(2, 3, &mut Rngs::new(0)), PReLU::new(0.2)));
+    assert_eq!(layers.forward(ones([1, 2])).shape(), [1, 3]);
+    Ok(())
+}

@@ -16,6 +16,7 @@ mod linear_general;
 mod lora;
 mod norm;
 mod padding;
+mod prelu;
 mod quantized;
 mod recurrent;
 mod sequential;
@@ -36,6 +37,7 @@ pub use linear_general::{LinearGeneral, LinearGeneralBuilder};
 pub use lora::{LoRA, LoRABuilder, LoRALinear};
 pub use norm::{BatchNorm, GroupNorm, InstanceNorm, LayerNorm, NormBuilder, RmsNorm, SpectralNorm, WeightNorm};
 pub use padding::ConvPadding;
+pub use prelu::PReLU;
 pub use quantized::QuantizedLinear;
 pub use recurrent::{
     Bidirectional, BuiltCell, CellBuilder, ConvLstmCell, ConvLstmCellBuilder, GruCell, LstmCell, MguCell,

@@ -4,7 +4,7 @@ use shardax::prelude::*;
 
 use super::{
     Conv, ConvTranspose, Einsum, Embed, GroupNorm, InstanceNorm, LayerNorm, Linear, LinearGeneral, MultiHeadAttention,
-    RmsNorm,
+    PReLU, RmsNorm,
 };
 use crate::Module;
 
@@ -35,7 +35,7 @@ macro_rules! layers {
     )*};
 }
 
-layers!(Conv ConvTranspose Einsum Embed GroupNorm InstanceNorm LayerNorm Linear LinearGeneral MultiHeadAttention RmsNorm);
+layers!(Conv ConvTranspose Einsum Embed GroupNorm InstanceNorm LayerNorm Linear LinearGeneral MultiHeadAttention PReLU RmsNorm);
 
 /// Layers one after the other: a tuple of any layers, or a `Vec` of layers of one type. Wrap a function, such as an
 /// activation, in [`Apply`].
