@@ -112,7 +112,24 @@ pub mod numpy {
     pub use crate::ops::numpy::*;
     pub use crate::scipy::special::i0;
     pub use crate::shape::broadcast_shapes;
-    pub use crate::transform::vectorize::{Vectorize, apply_along_axis, vectorize};
+    pub use crate::transform::vectorize::{Vectorize, apply_along_axis, apply_over_axes, vectorize};
+}
+
+/// [`numpy`] under the name that JAX programs give it, with JAX's names of dtypes and constants.
+///
+/// The [prelude] has this module. It also has the functions of `numpy` without a path, but not the constants, because a pattern
+/// such as `e` would be compared with a constant of this name.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// let x = jnp::array([[1.0f32, 2.0], [3.0, 4.0]]).astype(jnp::bfloat16);
+/// assert_eq!(jnp::median(&x, ..).astype(jnp::float32).item::<f32>()?, 2.5);
+/// assert_eq!((jnp::cos(jnp::pi).item::<f32>()?, x.get(jnp::newaxis).ndim()), (-1.0, 3));
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub mod jnp {
+    pub use crate::numpy::*;
+    pub use crate::ops::jax_names::*;
 }
 
 /// The layer below `numpy`: collectives, and operations close to the primitives, whose operands must have the same dtype and fitting
@@ -134,9 +151,17 @@ pub mod lax {
     /// floating point or complex; half precision is computed in float32. [`crate::linalg`] is built on these functions, and also
     /// converts integers.
     pub mod linalg {
+        pub use crate::linalg::factors::*;
         pub use crate::linalg::tridiagonal::tridiagonal;
         pub use crate::ops::lax::linalg::*;
     }
+}
+
+/// Recomputation of values in gradients, and the values that gradients keep.
+pub mod ad_checkpoint {
+    pub use crate::ops::primitive::checkpoint_policy::{CheckpointPolicy, Offload, Operation};
+    pub use crate::transform::saved_residuals::*;
+    pub use crate::transform::{Checkpoint, checkpoint, checkpoint_name};
 }
 
 /// Array types, host buffers, shards and views.
@@ -305,7 +330,7 @@ pub mod prelude {
         value_and_grad, visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg,
         vjp, vmap, while_loop, with_layout_constraint,
     };
-    pub use crate::{P, check, config, debug_print, fft, lax, linalg, nn, random, s};
+    pub use crate::{P, check, config, debug_print, fft, jnp, lax, linalg, nn, random, s};
     pub use shardax_macros::{Module, Tree, pmap};
 }
 

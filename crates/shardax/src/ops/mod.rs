@@ -8,6 +8,7 @@ pub(crate) mod constants;
 pub mod control_flow;
 pub(crate) mod elementwise;
 pub(crate) mod index;
+pub(crate) mod jax_names;
 pub mod lax;
 #[cfg(feature = "ndarray")]
 mod ndarray;
