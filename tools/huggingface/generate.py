@@ -26,6 +26,10 @@ WITHOUT_HEADS = {name: size for name, size in SIZES.items() if name != "num_atte
 DECODER = {"vocab_size": VOCABULARY, "max_position_embeddings": 32, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, **SIZES}
 
 
+# Types whose convolutions read padding, so that each prompt is continued alone.
+READS_PADDING = ["recurrent_gemma"]
+
+
 def randomize(model):
     """Adds noise: norms and biases start as ones and zeros, which would hide that they are mistaken for one another."""
     model.eval()
@@ -68,8 +72,12 @@ def decoder(name, kind, config, length=9, **options):
     mask = torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]])
     greedy = dict(max_new_tokens=5, do_sample=False, eos_token_id=None, pad_token_id=2)
     with torch.no_grad():
-        generated = model.generate(prompts, attention_mask=mask, **greedy)
-    more = {"prompts": prompts, "lengths": mask.sum(1), "generated": generated[:, 4:]}
+        if config.model_type in READS_PADDING:
+            rows = [model.generate(prompt[seen == 1][None], **greedy)[:, -5:] for prompt, seen in zip(prompts, mask)]
+            generated = torch.cat(rows)
+        else:
+            generated = model.generate(prompts, attention_mask=mask, **greedy)[:, 4:]
+    more = {"prompts": prompts, "lengths": mask.sum(1), "generated": generated}
     save(name, model, {"input_ids": torch.randint(0, VOCABULARY, (2, length))}, more, **options)
 
 
@@ -352,6 +360,11 @@ FAMILIES = [
                             "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
                             "ffn_config": {"ffn_hidden_size": 12, "moe_num_experts": 3, "moe_top_k": 2, "moe_normalize_expert_weights": None,
                                            "ffn_act_fn": {"name": "gelu"}}}),
+    ("recurrent_gemma", "RecurrentGemma", {"num_key_value_heads": 1, "lru_width": 24, "conv1d_width": 3, "attention_window_size": 4,
+                                           "block_types": ["recurrent", "attention"], "logits_soft_cap": 3.0}),
+    ("minimax", "MiniMax", {**KV, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "block_size": 4, "num_hidden_layers": 3,
+                            "layer_types": ["linear_attention", "full_attention", "linear_attention"], "full_attn_alpha_factor": 1.5, "full_attn_beta_factor": 0.7,
+                            "linear_attn_alpha_factor": 1.3, "linear_attn_beta_factor": 0.8, "mlp_alpha_factor": 1.7, "mlp_beta_factor": 0.9}),
     ("modernbert_decoder", "ModernBertDecoder", {"num_hidden_layers": 3, "local_attention": 8, "global_attn_every_n_layers": 2, "mlp_bias": True}),
 ]
 

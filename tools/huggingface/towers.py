@@ -181,6 +181,38 @@ def detr(name, kind, **options):
     written(name, model, arrays)
 
 
+RT_DETR_IMAGES = {"model_type": "rt_detr_resnet", "embedding_size": 8, "hidden_sizes": [8, 12, 16], "depths": [1, 2, 1], "out_indices": [2, 3]}
+RT_DETR = {"encoder_hidden_dim": 16, "encoder_in_channels": [12, 16], "feat_strides": [8, 16], "encoder_ffn_dim": 24, "encoder_attention_heads": 4,
+           "encode_proj_layers": [1], "d_model": 16, "num_queries": 5, "decoder_in_channels": [16, 16], "decoder_ffn_dim": 20, "num_feature_levels": 2,
+           "decoder_n_points": 3, "decoder_layers": 2, "decoder_attention_heads": 4}
+
+
+def rt_detr(name, kind, images=None, **options):
+    """With images of two sizes."""
+    config = {"backbone_config": {**RT_DETR_IMAGES, **(images or {})}, "num_labels": 5, **RT_DETR, **options}
+    model = getattr(transformers, f"{kind}ForObjectDetection")(getattr(transformers, f"{kind}Config")(**config))
+    randomize(model)
+    frozen(model)
+    for parameter_name, parameter in model.named_parameters():
+        # So that features depend on the image.
+        if parameter.dim() == 4:
+            parameter.data.mul_(1.5 / (parameter.std() * parameter[0].numel() ** 0.5))
+        # Places that depend on the queries, and differences between the scores of places, so that the chosen ones do not depend on rounding.
+        if "sampling_offsets" in parameter_name or "attention_weights" in parameter_name:
+            parameter.data.add_(torch.randn_like(parameter) * 0.3)
+        if "enc_score_head.weight" in parameter_name or "enc_output.0" in parameter_name or "bbox" in parameter_name:
+            parameter.data.add_(torch.randn_like(parameter) * 0.3)
+        if "enc_score_head.weight" in parameter_name:
+            parameter.data.mul_(100)
+    arrays = {}
+    for number, shape in enumerate([(64, 64), (96, 64)]):
+        images = torch.randn(2, 3, *shape)
+        with torch.no_grad():
+            output = model(images)
+        arrays |= {f"pixel_values_{number}": images, f"logits_{number}": output.logits, f"boxes_{number}": output.pred_boxes}
+    written(name, model, arrays)
+
+
 def frozen(model):
     """Sets the numbers of norms that training does not change."""
     norms(model)
@@ -257,7 +289,7 @@ def staged(name, kind, size=16, **options):
     config = getattr(transformers, kind).config_class
     model = getattr(transformers, kind)(config(id2label=labels, label2id={v: k for k, v in labels.items()}, **options))
     randomize(model)
-    if kind.startswith(("MobileNet", "EfficientNet")):
+    if kind.startswith(("MobileNet", "EfficientNet", "MobileViT")):
         # So that the features of many convolutions depend on the image.
         for parameter_name, parameter in model.named_parameters():
             if parameter_name.endswith(("bn.weight", "batchnorm.weight", "norm.weight")):
@@ -392,6 +424,31 @@ def blip(name):
     written(name, model, {"pixel_values": images, "decoder_input_ids": targets, "logits": logits, "generated": tokens[:, 1:]})
 
 
+FLORENCE = {
+    "vision_config": {"embed_dim": [8, 12], "depths": [1, 2], "patch_size": [7, 3], "patch_stride": [4, 2], "patch_padding": [3, 1],
+                      "patch_prenorm": [False, True], "num_heads": [2, 4], "num_groups": [4, 2], "window_size": 3, "projection_dim": 16,
+                      "max_temporal_embeddings": 4, "max_position_embeddings": 8},
+    "text_config": {"model_type": "bart", "vocab_size": VOCABULARY, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+                    "decoder_attention_heads": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 20, "max_position_embeddings": 32},
+    "image_token_id": 30,
+}
+
+
+def florence(name):
+    """With images whose windows are not full, and prompts with padding."""
+    model = transformers.Florence2ForConditionalGeneration(transformers.Florence2Config(**FLORENCE))
+    randomize(model)
+    images, targets = torch.randn(2, 3, 24, 20), torch.randint(4, 29, (2, 7))
+    # The mean and nine places, whose rows and columns are a quarter and then half of the image's.
+    tokens = torch.cat([torch.full((2, 10), 30), torch.randint(4, 29, (2, 4))], 1)
+    mask = torch.tensor([[1] * 14, [1] * 12 + [0] * 2])
+    inputs = {"pixel_values": images, "input_ids": tokens.where(mask.bool(), 1), "attention_mask": mask}
+    with torch.no_grad():
+        logits = model(**inputs, decoder_input_ids=targets).logits
+    alone = {"pixel_values": images, "input_ids": tokens, "attention_mask": torch.ones_like(mask)}
+    written(name, model, {**inputs, "decoder_input_ids": targets, "logits": logits, "prompts": tokens, "generated": greedy(model, alone, 2, 6)})
+
+
 DONUT = {"image_size": [32, 24], "patch_size": 2, "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 4], "window_size": 3}
 
 
@@ -512,6 +569,7 @@ def sound(name, kind, is_masked=True, **options):
     model = getattr(transformers, kind)
     model = model(model.config_class(**{**WAVES, **options, "num_labels": 3}))
     randomize(model)
+    norms(model)
     for name_of_array, array in model.named_parameters():
         # Otherwise these are all equal, or too small to matter.
         if "gru_rel_pos" in name_of_array or "rel_attn_embed" in name_of_array or "adapter_layer" in name_of_array:
@@ -522,6 +580,23 @@ def sound(name, kind, is_masked=True, **options):
         output = model(samples, attention_mask=mask)
     logits = output.logits if "logits" in output else output.last_hidden_state
     written(name, model, {"input_values": samples, "attention_mask": mask, "logits": logits})
+
+
+FRAMES = {**SIZES, "vocab_size": VOCABULARY, "feature_projection_input_dim": 6, "classifier_proj_size": 10, "conv_depthwise_kernel_size": 5,
+          "left_max_position_embeddings": 4, "right_max_position_embeddings": 2}
+
+
+def frames(name, kind, **options):
+    """An encoder of features of sound, with padding."""
+    model = getattr(transformers, kind)
+    model = model(model.config_class(**{**FRAMES, **options, "num_labels": 3}))
+    randomize(model)
+    mask = torch.tensor([[1] * 11, [1] * 7 + [0] * 4])
+    features = torch.randn(2, 11, 6)
+    with torch.no_grad():
+        output = model(features, attention_mask=mask)
+    logits = output.logits if "logits" in output else output.last_hidden_state
+    written(name, model, {"input_values": features, "attention_mask": mask, "logits": logits})
 
 
 AST = {**SIZES, "patch_size": 4, "frequency_stride": 3, "time_stride": 2, "max_length": 20, "num_mel_bins": 9}
@@ -595,6 +670,7 @@ MOBILE = {"depth_multiplier": 0.05, "min_depth": 4}
 EFFICIENT = {"width_coefficient": 0.01, "depth_divisor": 2, "hidden_dim": 12, "in_channels": [32, 16, 400], "out_channels": [16, 400, 600],
              "kernel_sizes": [3, 5, 3], "strides": [1, 2, 2], "num_block_repeats": [1, 1, 1], "expand_ratios": [1, 3, 2],
              "depth_coefficient": 1.1, "depthwise_padding": [4]}
+MOBILEVIT = {"neck_hidden_sizes": [4, 6, 8, 8, 10, 12, 14], "hidden_sizes": [8, 12, 12], "num_attention_heads": 4, "mlp_ratio": 1.5, "expand_ratio": 2.0}
 SEGFORMER = {"num_encoder_blocks": 2, "hidden_sizes": [4, 8], "depths": [1, 2], "sr_ratios": [2, 1], "num_attention_heads": [2, 4],
              "patch_sizes": [7, 3], "strides": [4, 2], "mlp_ratios": [2, 3]}
 CASES = {
@@ -672,10 +748,18 @@ CASES = {
     "yolos_model": lambda: yolos("yolos_model", "YolosModel"),
     "detr": lambda: detr("detr", "Detr"),
     "table_transformer": lambda: detr("table_transformer", "TableTransformer", activation_function="gelu"),
+    "rt_detr": lambda: rt_detr("rt_detr", "RTDetr"),
+    "rt_detr_basic": lambda: rt_detr("rt_detr_basic", "RTDetr", {"layer_type": "basic", "downsample_in_bottleneck": True}, hidden_expansion=0.5,
+                                     normalize_before=True, num_denoising=0, eval_size=640),
+    "rt_detr_v2": lambda: rt_detr("rt_detr_v2", "RTDetrV2", decoder_n_levels=2, decoder_offset_scale=0.7, freeze_backbone_batch_norms=False),
     "sam": sam,
     "longt5": lambda: longt5("longt5", "transient-global", feed_forward_proj="gated-gelu", tie_word_embeddings=False),
     "longt5_local": lambda: longt5("longt5_local", "local"),
     "blip": lambda: blip("blip"),
+    "florence2": lambda: florence("florence2"),
+    # Patches that do not fill an image, whose rows and columns are scaled.
+    "mobilevit": lambda: staged("mobilevit", "MobileViTForImageClassification", size=64, **MOBILEVIT),
+    "mobilevit_model": lambda: staged("mobilevit_model", "MobileViTModel", size=66, **{**MOBILEVIT, "qkv_bias": False, "expand_ratio": 1.7}),
     "vitpose": lambda: vitpose("vitpose"),
     "owlvit": lambda: owl("owlvit", "OwlViT"),
     "owlv2": lambda: owl("owlv2", "Owlv2"),
@@ -723,6 +807,12 @@ CASES = {
     "unispeech": lambda: sound("unispeech", "UniSpeechForCTC"),
     "unispeech_sat": lambda: sound("unispeech_sat", "UniSpeechSatForCTC", mask_time_prob=0.0),
     "data2vec_audio": lambda: sound("data2vec_audio", "Data2VecAudioForCTC", num_conv_pos_embeddings=3, conv_pos_kernel_size=5),
+    "wav2vec2_conformer": lambda: sound("wav2vec2_conformer", "Wav2Vec2ConformerForCTC", conv_depthwise_kernel_size=5),
+    "wav2vec2_conformer_rotary": lambda: sound("wav2vec2_conformer_rotary", "Wav2Vec2ConformerModel", conv_depthwise_kernel_size=3,
+                                               position_embeddings_type="rotary", hidden_act="swish", feat_extract_norm="layer"),
+    "wav2vec2_bert": lambda: frames("wav2vec2_bert", "Wav2Vec2BertForCTC"),
+    "wav2vec2_bert_model": lambda: frames("wav2vec2_bert_model", "Wav2Vec2BertModel", mask_time_prob=0.0),
+    "wav2vec2_bert_classes": lambda: frames("wav2vec2_bert_classes", "Wav2Vec2BertForSequenceClassification", position_embeddings_type="relative"),
     "hubert_model": lambda: sound("hubert_model", "HubertModel", feat_extract_norm="layer", do_stable_layer_norm=True),
 }
 

@@ -47,18 +47,18 @@ pub use batcher::{Batcher, End, NextToken, TextBounds};
 pub use decoder::{
     Activation, AttentionGate, BesideMlp, Biases, Block, ConvConfig, Decoder, DecoderConfig, DeltaConfig,
     ExpertsConfig, GatedDelta, HeadSizes, Indexer, LatentAttention, LatentConfig, LayerEmbedding, LayerEmbeddingConfig,
-    LayerInput, LayerParts, LowRank, Mlp, Norm, NormKind, NormPlace, Positions, QkNorm, SelectiveConfig,
-    SelectiveState, ShortConv, SparseConfig, StateSpace, StateSpaceConfig, StateSpaceNorm, StateSpaceScales, Streams,
-    StreamsConfig, Xielu,
+    LayerInput, LayerParts, LightningAttention, LightningConfig, LowRank, Mlp, Norm, NormKind, NormPlace, Positions,
+    QkNorm, ResidualFactors, RgLru, RgLruConfig, SelectiveConfig, SelectiveState, ShortConv, SparseConfig, StateSpace,
+    StateSpaceConfig, StateSpaceNorm, StateSpaceScales, Streams, StreamsConfig, Xielu,
 };
 pub use encoder_decoder::{
-    EncodedInput, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, ImageTower,
-    LocalEncoderConfig, Side, log_mel,
+    EncodedInput, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, Florence, FlorenceConfig,
+    ImageEncoderConfig, ImageTower, LocalEncoderConfig, Side, log_mel,
 };
 pub use generate::{GenerateOptions, Generation, TextModel};
 pub use huggingface::{
     Bert, BertOptions, ChineseClip, Clip, Config, ConvNext, CrossEncoder, Deberta, DepthEstimator, Detr, LoadOptions,
-    MobileBert, MobileNet, ModernBert, Owl, PoolFormer, Pretrained, Resnet, Sam, SamPrompts, Segformer,
-    SentenceEncoder, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
+    MobileBert, MobileNet, MobileVit, ModernBert, Owl, PoolFormer, Pretrained, Resnet, RtDetr, Sam, SamPrompts,
+    Segformer, SentenceEncoder, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 pub use quantized::Packed;

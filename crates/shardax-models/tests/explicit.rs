@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 use shardax_models::huggingface::Weights;
 use shardax_models::{
     Bert, BertOptions, ChineseClip, Clip, Config, ConvNext, Deberta, Decoder, DecoderConfig, DepthEstimator, Detr,
-    EncoderDecoder, GenerateOptions, LoadOptions, MobileBert, MobileNet, ModernBert, Owl, PoolFormer, Pretrained,
-    QkNorm, Resnet, Sam, SamPrompts, Segformer, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
+    EncoderDecoder, Florence, GenerateOptions, LoadOptions, MobileBert, MobileNet, MobileVit, ModernBert, Owl,
+    PoolFormer, Pretrained, QkNorm, Resnet, RtDetr, Sam, SamPrompts, Segformer, Siglip, SoundEncoder,
+    SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -204,6 +205,23 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
     }
     if MobileNet::read(&config).is_ok() {
         return sharded_images(folder, rules, |model: MobileNet, images| model.forward(images));
+    }
+    if MobileVit::read(&config).is_ok() {
+        return sharded_images(folder, rules, |model: MobileVit, images| model.forward(images));
+    }
+    if RtDetr::read(&config).is_ok() {
+        return sharded_images(folder, rules, |model: RtDetr, images| model.forward(images).0);
+    }
+    if Florence::read(&config).is_ok() {
+        return sharded(folder, rules, |model: &Florence, input| {
+            let forward = jit(|model: Florence, inputs: [Array; 4]| {
+                let [images, tokens, mask, targets] = inputs;
+                model.forward(images, tokens, targets, &BertOptions::new().attention_mask(mask))
+            });
+            let names = ["pixel_values", "input_ids", "attention_mask", "decoder_input_ids"];
+            let [images, tokens, mask, targets] = names.map(input);
+            Ok(vec![("logits", forward.call((model, [images?, tokens?, mask?, targets?]))?)])
+        });
     }
     if Clip::read(&config).is_ok() {
         return sharded(folder, rules, |model: &Clip, input| {

@@ -3,11 +3,13 @@
 use shardax_nn::prelude::*;
 
 use super::attention;
-use super::experts::{self, Routed, dropless};
+use super::experts::{self, BesideMlp, Routed, dropless};
 use super::mlp::Mlp;
+use super::state_layer::StateLayer;
 use super::streams::{LayerInput, LowRank, Streams};
 use super::{
-    DecoderConfig, GatedDelta, LatentAttention, LayerParts, NormKind, Positions, SelectiveState, ShortConv, StateSpace,
+    DecoderConfig, GatedDelta, LatentAttention, LayerParts, LightningAttention, NormKind, Positions, ResidualFactors,
+    RgLru, SelectiveState, ShortConv, StateSpace,
 };
 use crate::shardings::{gather_positions, reshard_like};
 
@@ -29,6 +31,10 @@ pub struct Block {
     pub state_space: Option<StateSpace>,
     /// A state-space layer of the first form of Mamba.
     pub selective: Option<SelectiveState>,
+    /// Linear attention whose states decay at constant rates.
+    pub lightning: Option<LightningAttention>,
+    /// A gated linear recurrent unit.
+    pub rg_lru: Option<RgLru>,
     /// Attention with latent keys and values.
     pub latent: Option<LatentAttention>,
     /// Normalizes the output of attention, see [`DecoderConfig::post_norms`].
@@ -73,26 +79,12 @@ pub struct Block {
     averages_shared: bool,
     sum_norms: bool,
     residual_scale: Option<f64>,
+    residual_factors: Option<ResidualFactors>,
     attention_input_scale: Option<f64>,
     attention_output_scale: Option<f64>,
     parallel: bool,
     #[tree(static)]
     rules: Rules,
-}
-
-/// The norms of experts next to an MLP.
-#[derive(Module, Clone, Debug)]
-pub struct BesideMlp {
-    /// Normalizes the input of the router.
-    pub router_norm: Norm,
-    /// Normalizes the input of the experts.
-    pub experts_norm: Norm,
-    /// Normalizes the output of the MLP.
-    pub mlp_output_norm: Norm,
-    /// Normalizes the output of the experts.
-    pub experts_output_norm: Norm,
-    /// `[experts]`: the factors of the weights of experts.
-    pub expert_scale: Array,
 }
 
 /// The keys and values of a layer, `[..., length, key heads, depth]`.
@@ -179,11 +171,15 @@ impl Block {
         let space = config.state_space_of(layer);
         let state_space = space.map(|space| StateSpace::new(features, space, config.epsilon, rngs));
         let selective = config.selective_of(layer).map(|space| SelectiveState::new(features, space, rngs));
+        let lightning = config.lightning_of(layer).map(|about| LightningAttention::new(config, about, layer, rngs));
+        let rg_lru = config.rg_lru_of(layer).map(|about| RgLru::new(config, about, rngs));
         let has_attention = parts != LayerParts::Mlp
             && latent.is_none()
             && conv.is_none()
             && delta.is_none()
             && selective.is_none()
+            && lightning.is_none()
+            && rg_lru.is_none()
             && space.is_none_or(|space| space.beside_attention);
         let attention = has_attention.then(|| attention::build(config, layer, rngs));
         let post_attention_norm = norm_if(post_norms, config, rngs);
@@ -213,6 +209,8 @@ impl Block {
             delta,
             state_space,
             selective,
+            lightning,
+            rg_lru,
             latent,
             post_attention_norm,
             mlp_norm,
@@ -238,6 +236,7 @@ impl Block {
             averages_shared: chosen.is_some_and(|chosen| chosen.averages_shared),
             sum_norms: config.sum_norms,
             residual_scale: config.residual_scale,
+            residual_factors: config.residual_factors.get(layer).cloned(),
             attention_input_scale: config.attention_input_scale,
             attention_output_scale: config.attention_output_scale,
             parallel: config.parallel,
@@ -279,11 +278,8 @@ impl Block {
                 chosen = positions;
                 y
             });
-            let conv = self.conv.as_ref().map(|conv| with_all_positions(&x, |x| conv.forward(x)));
-            let delta = self.delta.as_ref().map(|delta| with_all_positions(&x, |x| delta.forward(x)));
-            let space = self.state_space.as_ref().map(|space| with_all_positions(&x, |x| space.forward(x)));
-            let selective = self.selective.as_ref().map(|space| with_all_positions(&x, |x| space.forward(x)));
-            sum_of([attended, latent, conv, delta, space, selective])
+            let others = self.state_layers().map(|layer| with_all_positions(&x, |x| layer.forward(x)));
+            attended.into_iter().chain(latent).chain(others).reduce(|sum, result| sum + result)
         });
         (y, (lent, chosen))
     }
@@ -299,42 +295,24 @@ impl Block {
         if let Some(latent) = &mut self.latent {
             latent.init_cache(shape);
         }
-        if let Some(conv) = &mut self.conv {
-            conv.init_cache(shape);
-        }
-        if let Some(delta) = &mut self.delta {
-            delta.init_cache(shape);
-        }
-        if let Some(space) = &mut self.state_space {
-            space.init_cache(shape);
-        }
-        if let Some(space) = &mut self.selective {
-            space.init_cache(shape);
-        }
+        self.state_layers_mut().for_each(|layer| layer.init_cache(shape));
     }
 
     /// Returns the number of positions in the cache, or `None` if there is no cache.
     pub fn cache_index(&self) -> Option<&Cache> {
         let attention = self.attention.as_ref().and_then(|attention| attention.cache_index.as_ref());
         let latent = self.latent.as_ref().and_then(|latent| latent.cache_index.as_ref());
-        let conv = self.conv.as_ref().and_then(|conv| conv.cache_index.as_ref());
-        let delta = self.delta.as_ref().and_then(|delta| delta.cache_index.as_ref());
-        let space = self.state_space.as_ref().and_then(|space| space.cache_index.as_ref());
-        let selective = self.selective.as_ref().and_then(|space| space.cache_index.as_ref());
-        attention.or(latent).or(conv).or(delta).or(space).or(selective)
+        attention.or(latent).or_else(|| self.state_layers().find_map(StateLayer::cache_index))
     }
 
     pub(super) fn set_cache_index(&mut self, index: Cache) {
         let attention = self.attention.as_mut().map(|attention| &mut attention.cache_index);
         let latent = self.latent.as_mut().map(|latent| &mut latent.cache_index);
-        let conv = self.conv.as_mut().map(|conv| &mut conv.cache_index);
-        let delta = self.delta.as_mut().map(|delta| &mut delta.cache_index);
-        let space = self.state_space.as_mut().map(|space| &mut space.cache_index);
         // A layer can have attention next to a state space.
-        let selective = self.selective.as_mut().map(|space| &mut space.cache_index);
-        for place in [attention, latent, conv, delta, space, selective].into_iter().flatten() {
+        for place in attention.into_iter().chain(latent) {
             *place = Some(index.clone());
         }
+        self.state_layers_mut().for_each(|layer| *layer.cache_index_mut() = Some(index.clone()));
     }
 
     /// Computes the next positions `x`, which attend to the positions in the cache.
@@ -358,32 +336,23 @@ impl Block {
     ) -> (Array, Option<Array>) {
         let mut chosen = None;
         let other = keys.and_then(|block| block.attention.as_ref());
-        // `add_layers` borrows the block, so the caches that change are copies, which replace the old ones at the end.
-        let (mut attention, mut latent) = (self.attention.clone(), self.latent.clone());
-        let (mut conv, mut delta, mut space) = (self.conv.clone(), self.delta.clone(), self.state_space.clone());
-        let mut selective = self.selective.clone();
+        // `add_layers` borrows the block, so the caches change in a copy, which replaces the block at the end.
+        let mut updated = self.clone();
         let y = self.add_layers(x, |x| {
-            let attended =
-                attention.as_mut().map(|attention| self.decode_attention(attention, &x, (positions, mask), other));
-            let latent = latent.as_mut().map(|latent| {
+            let attended = updated
+                .attention
+                .as_mut()
+                .map(|attention| self.decode_attention(attention, &x, (positions, mask), other));
+            let latent = updated.latent.as_mut().map(|latent| {
                 let (y, seen) = latent.decode_over(x.clone(), positions, mask, earlier);
                 chosen = seen;
                 y
             });
-            let conv = conv.as_mut().map(|conv| conv.decode(x.clone(), positions));
-            let delta = delta.as_mut().map(|delta| delta.decode(x.clone(), mask));
-            let space = space.as_mut().map(|space| {
-                let y = space.decode(gather_positions(x.clone()), mask);
-                reshard_like(y, &x)
-            });
-            let selective = selective.as_mut().map(|space| {
-                let y = space.decode(gather_positions(x.clone()), mask);
-                reshard_like(y, &x)
-            });
-            sum_of([attended, latent, conv, delta, space, selective])
+            let others =
+                updated.state_layers_mut().map(|layer| with_all_positions(&x, |x| layer.decode(x, positions, mask)));
+            attended.into_iter().chain(latent).chain(others).reduce(|sum, result| sum + result)
         });
-        (self.attention, self.latent) = (attention, latent);
-        (self.conv, self.delta, self.state_space, self.selective) = (conv, delta, space, selective);
+        *self = updated;
         (y, chosen)
     }
 
@@ -492,6 +461,13 @@ impl Block {
             return self.place(normed(&self.mlp_norm, &(&x + self.scale(self.feed_forward(&x, x.clone())))));
         }
         let input = normed(&self.norm, &x);
+        if let Some(factors) = &self.residual_factors {
+            let attended = attend(input.clone()).map(|y| y * factors.attention_output);
+            let x = attended.into_iter().fold(input * factors.attention_input, |x, y| x + y);
+            let input = normed(&self.mlp_norm, &self.place(x));
+            let y = self.feed_forward(&input, input.clone()) * factors.mlp_output;
+            return self.place(input * factors.mlp_input + y);
+        }
         // Only the MLP.
         let Some(attended) = attend(input.clone()) else {
             let y = normed(&self.post_mlp_norm, &self.feed_forward(&x, normed(&self.mlp_norm, &x)));
@@ -555,36 +531,17 @@ impl Block {
     }
 }
 
-impl BesideMlp {
-    fn new(config: &DecoderConfig, experts: usize, rngs: &mut Rngs) -> BesideMlp {
-        let [experts_norm, mlp_output_norm, experts_output_norm, router_norm] =
-            [(); 4].map(|()| Norm::new(config.norm, config.features, config.epsilon, rngs));
-        let expert_scale = ones_dtype([experts], DType::F32);
-        BesideMlp { router_norm, experts_norm, mlp_output_norm, experts_output_norm, expert_scale }
-    }
-
-    /// Returns the inputs of the router and of the experts.
-    fn routed(&self, x: &Array) -> Routed<'_> {
-        let features = x.shape().last().copied().unwrap_or(1).max(1);
-        Routed {
-            router_input: self.router_norm.forward(x) * (features as f64).powf(-0.5),
-            x: self.experts_norm.forward(x),
-            expert_scale: Some(&self.expert_scale),
-        }
-    }
-}
-
 /// A constant number for each head.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Slopes(Vec<u32>);
+pub(super) struct Slopes(Vec<u32>);
 
 impl Slopes {
-    fn new(slopes: Vec<f32>) -> Slopes {
+    pub(super) fn new(slopes: Vec<f32>) -> Slopes {
         // The bits are compared and hashed, because static parts of a tree need `Eq` and `Hash`, which floats do not have.
         Slopes(slopes.into_iter().map(f32::to_bits).collect())
     }
 
-    fn to_array(&self) -> Array {
+    pub(super) fn to_array(&self) -> Array {
         array(self.0.iter().map(|bits| f32::from_bits(*bits)).collect::<Vec<f32>>())
     }
 }
@@ -592,11 +549,6 @@ impl Slopes {
 /// Rounds to bfloat16.
 fn rounded(x: Array) -> Array {
     lax::reduce_precision(&x, 8, 7)
-}
-
-/// Returns the sum of the results that there are.
-fn sum_of(results: [Option<Array>; 6]) -> Option<Array> {
-    results.into_iter().flatten().reduce(|sum, result| sum + result)
 }
 
 /// Multiplies `x` by a factor, if there is one.

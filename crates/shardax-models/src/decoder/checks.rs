@@ -3,7 +3,9 @@
 use shardax::error::Result;
 use shardax_nn::prelude::*;
 
-use super::{DecoderConfig, DeltaConfig, ExpertsConfig, LatentConfig, NormKind, Positions, QkNorm, StateSpaceConfig};
+use super::{
+    DecoderConfig, DeltaConfig, ExpertsConfig, LatentConfig, NormKind, Positions, QkNorm, RgLruConfig, StateSpaceConfig,
+};
 use crate::error::value_error;
 
 impl DecoderConfig {
@@ -147,6 +149,9 @@ impl DecoderConfig {
             ("conv.layers", self.conv.as_ref().map_or(0, |conv| conv.layers.len())),
             ("state_space.layers", self.state_space.as_ref().map_or(0, |space| space.layers.len())),
             ("selective.layers", self.selective.as_ref().map_or(0, |space| space.layers.len())),
+            ("lightning.layers", self.lightning.as_ref().map_or(0, |about| about.layers.len())),
+            ("rg_lru.layers", self.rg_lru.as_ref().map_or(0, |about| about.layers.len())),
+            ("residual_factors", self.residual_factors.len()),
             ("parts", self.parts.len()),
         ] {
             if count > 0 && count != self.layers {
@@ -228,6 +233,14 @@ impl DecoderConfig {
                 ));
             }
         }
+        if let Some(RgLruConfig { channels, width, .. }) = self.rg_lru
+            && (width == 0 || channels == 0 || !channels.is_multiple_of(self.heads))
+        {
+            return Err(value_error(
+                format!("{channels} channels with convolutions of {width} positions do not describe recurrent units"),
+                format!("use positive sizes, and channels that {} heads divide", self.heads),
+            ));
+        }
         if let Some(space) = &self.selective {
             let sizes = [space.channels, space.state_dim, space.width, space.rank];
             if sizes.contains(&0) || product(&sizes).is_none() {
@@ -255,6 +268,13 @@ impl DecoderConfig {
         if self.scan_layers && !self.is_uniform() {
             let message = "scan_layers needs layers of one structure, and their windows, positions or experts differ";
             return Err(value_error(message, "set scan_layers to false, or make all layers equal"));
+        }
+        if !self.residual_factors.is_empty()
+            && (self.sum_norms || self.post_norms || !self.pre_norms || !self.norm_places.is_empty() || self.parallel)
+        {
+            let message =
+                "residual_factors are of normalized inputs, and sum_norms, post_norms, norm_places or parallel is set";
+            return Err(value_error(message, "set pre_norms to true and the other fields to false"));
         }
         if self.sum_norms && (self.pre_norms || self.post_norms || !self.norm_places.is_empty() || self.parallel) {
             let message = "sum_norms normalizes the sums of a layer, and pre_norms, post_norms, norm_places or parallel is set too";
@@ -320,6 +340,10 @@ impl DecoderConfig {
             && equal(deltas)
             && equal(self.state_space.as_ref().map_or(&[][..], |space| &space.layers))
             && equal(self.selective.as_ref().map_or(&[][..], |space| &space.layers))
+            && equal(self.rg_lru.as_ref().map_or(&[][..], |about| &about.layers))
+            // Each layer has other rates.
+            && self.lightning.is_none()
+            && equal(&self.residual_factors)
             && equal(&self.parts)
             && equal(&self.layer_heads)
             && equal(&self.layer_hidden)
@@ -395,6 +419,12 @@ impl DecoderConfig {
                     let keys = space.groups.saturating_mul(space.state_dim).saturating_mul(2);
                     space.heads.saturating_mul(space.head_dim).max(keys)
                 }),
+            ),
+            ("kernel of recurrent units", self.features, self.rg_lru.as_ref().map_or(0, |about| about.channels)),
+            (
+                "gates of recurrent units",
+                self.rg_lru.as_ref().map_or(0, |about| about.channels),
+                self.rg_lru.as_ref().map_or(0, |about| (about.channels / self.heads.max(1)).max(about.width)),
             ),
             ("kernel of channels", self.features, self.selective.as_ref().map_or(0, |space| space.channels)),
             (

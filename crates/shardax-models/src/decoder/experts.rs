@@ -5,7 +5,7 @@ use shardax::sharding::{DimSpec, Typed};
 use shardax_nn::ChosenExperts;
 use shardax_nn::prelude::*;
 
-use super::{DecoderConfig, ExpertsConfig, Mlp};
+use super::{DecoderConfig, ExpertsConfig, Mlp, Norm};
 use crate::shardings::reshard_like;
 
 /// Creates the experts of a layer. Returns `None` for sizes that [`DecoderConfig::check`] rejects.
@@ -34,6 +34,40 @@ pub(super) fn build(
         layer.router.bias = Some(zeros_dtype([experts.count], rngs.policy().param_dtype));
     }
     Some(layer)
+}
+
+/// The norms of experts next to an MLP.
+#[derive(Module, Clone, Debug)]
+pub struct BesideMlp {
+    /// Normalizes the input of the router.
+    pub router_norm: Norm,
+    /// Normalizes the input of the experts.
+    pub experts_norm: Norm,
+    /// Normalizes the output of the MLP.
+    pub mlp_output_norm: Norm,
+    /// Normalizes the output of the experts.
+    pub experts_output_norm: Norm,
+    /// `[experts]`: the factors of the weights of experts.
+    pub expert_scale: Array,
+}
+
+impl BesideMlp {
+    pub(super) fn new(config: &DecoderConfig, experts: usize, rngs: &mut Rngs) -> BesideMlp {
+        let [experts_norm, mlp_output_norm, experts_output_norm, router_norm] =
+            [(); 4].map(|()| Norm::new(config.norm, config.features, config.epsilon, rngs));
+        let expert_scale = ones_dtype([experts], DType::F32);
+        BesideMlp { router_norm, experts_norm, mlp_output_norm, experts_output_norm, expert_scale }
+    }
+
+    /// Returns the inputs of the router and of the experts.
+    pub(super) fn routed(&self, x: &Array) -> Routed<'_> {
+        let features = x.shape().last().copied().unwrap_or(1).max(1);
+        Routed {
+            router_input: self.router_norm.forward(x) * (features as f64).powf(-0.5),
+            x: self.experts_norm.forward(x),
+            expert_scale: Some(&self.expert_scale),
+        }
+    }
 }
 
 /// The inputs of experts and of their router.

@@ -181,3 +181,25 @@ pub struct SelectiveConfig {
     /// True for each layer that has such a state in the place of attention.
     pub layers: Vec<bool>,
 }
+
+/// The linear attention of [`LightningAttention`](crate::LightningAttention), with the heads of the decoder.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LightningConfig {
+    /// The function of queries, keys and values.
+    pub activation: Activation,
+    /// True for each layer that has it in the place of attention.
+    pub layers: Vec<bool>,
+}
+
+/// The layers of [`RgLru`](crate::RgLru). The gates of channels are computed by as many matrices as the decoder has heads.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RgLruConfig {
+    /// The number of channels, a multiple of the number of heads.
+    pub channels: usize,
+    /// The number of positions that the convolution reads.
+    pub width: usize,
+    /// The function of the factors of the result.
+    pub activation: Activation,
+    /// True for each layer that has it in the place of attention.
+    pub layers: Vec<bool>,
+}

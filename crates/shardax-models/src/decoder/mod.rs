@@ -10,28 +10,36 @@ mod delta_chunks;
 mod experts;
 mod indexer;
 mod latent;
+mod lightning;
 mod mixers;
 mod mlp;
+mod parts;
 mod recurrence;
+mod rg_lru;
 mod selective;
 mod state_chunks;
+mod state_layer;
 mod state_space;
 mod streams;
 
-pub use block::{BesideMlp, Block, Norm};
-pub use config::{
-    Activation, AttentionGate, Biases, DecoderConfig, ExpertsConfig, HeadSizes, LayerParts, NormKind, NormPlace,
-    Positions, QkNorm,
-};
+pub use block::{Block, Norm};
+pub use config::DecoderConfig;
 pub use conv::ShortConv;
 pub use delta::GatedDelta;
+pub use experts::BesideMlp;
 pub use indexer::Indexer;
 pub use latent::LatentAttention;
+pub use lightning::LightningAttention;
 pub use mixers::{
-    ConvConfig, DeltaConfig, LatentConfig, SelectiveConfig, SparseConfig, StateSpaceConfig, StateSpaceNorm,
-    StateSpaceScales,
+    ConvConfig, DeltaConfig, LatentConfig, LightningConfig, RgLruConfig, SelectiveConfig, SparseConfig,
+    StateSpaceConfig, StateSpaceNorm, StateSpaceScales,
 };
 pub use mlp::{Mlp, Xielu};
+pub use parts::{
+    Activation, AttentionGate, Biases, ExpertsConfig, HeadSizes, LayerParts, NormKind, NormPlace, Positions, QkNorm,
+    ResidualFactors,
+};
+pub use rg_lru::RgLru;
 pub use selective::SelectiveState;
 pub use state_space::StateSpace;
 pub use streams::{LayerEmbedding, LayerEmbeddingConfig, LayerInput, LowRank, Streams, StreamsConfig};

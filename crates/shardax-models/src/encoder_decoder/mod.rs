@@ -2,6 +2,7 @@
 
 mod blip;
 mod config;
+mod florence;
 mod generate;
 mod local;
 mod positions;
@@ -12,6 +13,7 @@ pub(crate) use positions::bias as distance_bias;
 pub(crate) use read::KNOWN;
 
 pub use config::{EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, ImageTower, Side};
+pub use florence::{Florence, FlorenceConfig};
 pub use local::LocalEncoderConfig;
 use local::LocalScope;
 pub use sound::log_mel;
@@ -224,7 +226,7 @@ impl EncoderDecoder {
         log_mel(concatenate(&[sound, silence], 1), bins)
     }
 
-    /// Encodes the input, which is tokens, `[batch, length]`, features of sound, `[batch, frames, bins]`, or images, `[batch, rows,
+    /// Encodes the input, which is tokens, `[batch, length]`, embedded tokens, `[batch, length, features]`, features of sound, `[batch, frames, bins]`, or images, `[batch, rows,
     /// columns, channels]`.
     ///
     /// The result is `[batch, length, features]`. For sound, `length` is half the number of frames. If texts are
@@ -236,6 +238,7 @@ impl EncoderDecoder {
         let Some(encoder) = &self.encoder else { return self.encode_images(inputs) };
         let x = match &self.sound {
             Some(layers) => layers.iter().fold(inputs, |x, layer| gelu_exact(layer.forward(x))),
+            None if inputs.ndim() == 3 && !inputs.dtype().is_integer() => inputs,
             None => self.embedded(inputs),
         };
         let (Ok(()), 3) = (x.check(), x.ndim()) else { return x };

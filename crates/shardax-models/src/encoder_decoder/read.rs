@@ -267,6 +267,13 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
     Ok((config, if is_led { led_keys().and(keys).renamed("model.", "led.") } else { keys }))
 }
 
+/// Reads the BART that writes the texts of Florence-2, whose logits have no biases.
+pub(super) fn florence_text(fields: &Fields, is_tied: bool) -> Result<(EncoderDecoderConfig, KeyMap)> {
+    let (config, _) = bart(fields, "bart")?;
+    let config = EncoderDecoderConfig { logits_bias: false, tie_embeddings: is_tied, ..config };
+    Ok((config, bart_keys(true, is_tied).renamed("model.", "model.language_model.")))
+}
+
 /// Returns the names of the layers that LED has in place of BART's attention.
 fn led_keys() -> KeyMap {
     let (path, layer) = ("encoder.blocks[*]", "model.encoder.layers.*.self_attn");

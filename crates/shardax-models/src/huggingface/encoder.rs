@@ -136,7 +136,7 @@ pub(super) fn grid_distances(grid: usize) -> Result<Array> {
 }
 
 /// Rotates pairs of features, one from each half of a head, by angles `[length, depth]`.
-fn rotated(x: Array, angles: &Array) -> Array {
+pub(super) fn rotated(x: Array, angles: &Array) -> Array {
     let half = x.shape()[x.ndim() - 1] / 2;
     let swapped = concatenate(&[-x.get((Ellipsis, half..)), x.get((Ellipsis, ..half))], -1);
     let angles = angles.expand_dims(-2);

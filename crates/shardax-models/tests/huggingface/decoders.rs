@@ -1,8 +1,8 @@
 //! Decoders (`tools/huggingface/generate.py`).
 
 use shardax_models::{
-    ChineseClip, Clip, Config, Decoder, DecoderConfig, EncoderDecoder, GenerateOptions, LoadOptions, Owl, Pretrained,
-    Sam, Siglip,
+    ChineseClip, Clip, Config, Decoder, DecoderConfig, EncoderDecoder, Florence, GenerateOptions, LoadOptions, Owl,
+    Pretrained, Sam, Siglip,
 };
 use shardax_nn::prelude::*;
 
@@ -10,7 +10,7 @@ use super::common::fails;
 use super::{alike, case, chosen_models, folder, has_any, rows, setup};
 
 /// Every decoder that there are files of.
-pub(super) const DECODERS: [&str; 142] = [
+pub(super) const DECODERS: [&str; 144] = [
     "gpt2",
     "llama",
     "llama3",
@@ -153,6 +153,8 @@ pub(super) const DECODERS: [&str; 142] = [
     "cohere_compass",
     "gpt2_unscaled",
     "gpt2_layer_scales",
+    "recurrent_gemma",
+    "minimax",
 ];
 
 /// Decoders whose rotary positions depend on the length of the text. The keys in a cache keep the scale of the length
@@ -176,6 +178,7 @@ fn texts() -> Vec<String> {
                 || Sam::read(&config).is_ok()
                 || Owl::read(&config).is_ok()
                 || EncoderDecoder::read(&config).is_ok()
+                || Florence::read(&config).is_ok()
         };
         assert!(!has_object || read.is_ok() || is_other(), "{name}: {}", read.expect_err("an error"));
         has_object && read.is_ok()

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use shardax_models::{BertOptions, Config, EncoderDecoder, GenerateOptions, LoadOptions, Pretrained, log_mel};
+use shardax_models::{
+    BertOptions, Config, EncoderDecoder, Florence, GenerateOptions, LoadOptions, Pretrained, log_mel,
+};
 use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
@@ -310,5 +312,47 @@ fn configurations_of_encoder_decoders_load_or_say_why() -> Result<()> {
         "scale_embedding": false, "vocab_size": 50264}"#,
     )?;
     assert_eq!((bart.sum_norms, bart.first_position, bart.decoder.layers), (true, 2, 12));
+    Ok(())
+}
+
+#[test]
+fn florence_writes_the_texts_of_transformers() -> Result<()> {
+    setup();
+    let (case, model) = (case("florence2")?, Florence::from_pretrained(folder("florence2"))?);
+    let forward = jit(|model: Florence, inputs: [Array; 4]| {
+        let [images, tokens, mask, targets] = inputs;
+        model.forward(images, tokens, targets, &BertOptions::new().attention_mask(mask))
+    });
+    let images = case("pixel_values")?;
+    let inputs = [images.clone(), case("input_ids")?, case("attention_mask")?, case("decoder_input_ids")?];
+    alike("florence2", &forward.call((&model, inputs))?, &case("logits")?)?;
+    let written = model.generate(&images, case("prompts")?, &[2], &GenerateOptions::new(6))?;
+    assert_eq!(written, rows(&case("generated")?)?);
+    save_again::<Florence>("florence2", &Folder::new().join("florence2"))?;
+
+    let tokens = array([[30, 30, 5]]);
+    let failed = model.forward(images.get(..1), tokens, array([[3]]), &BertOptions::new());
+    fails(failed.check(), &["a text has 2 image tokens (30), but an image 10 features"]);
+    fails(model.image_features(zeros([1, 3, 24, 20])).check(), &["[1, 3, 24, 20]", "[batch, rows, columns, 3]"]);
+    fails(model.image_features(zeros([1, 24, 80, 3])).check(), &["3 by 10 features, but only 8 have positions"]);
+    let read = |text: &str| Florence::read(&Config::from_json(text)?).map(|(read, _)| read);
+    // The defaults of the classes are the largest published model, except for the vocabulary.
+    let large = read(r#"{"model_type": "florence2", "text_config": {"vocab_size": 51328}}"#)?;
+    assert_eq!((large.images.stages.len(), large.text.features), (4, 1024));
+    for (vision, words) in [
+        (r#""patch_padding": [3, 1]"#, "the lists of stages must have 4 entries"),
+        (r#""patch_padding": [3, 1, 1, -1]"#, "`patch_padding` must be integers of at least 0"),
+        (r#""patch_prenorm": [1, 0, 0, 0]"#, "`patch_prenorm` must be a list of true and false"),
+        (r#""window_size": 4000000000"#, "`window_size` is 4000000000, but can be at most"),
+        (r#""num_groups": [3, 8, 16, 32]"#, "num_groups (3) does not divide embed_dim (128)"),
+        (r#""projection_dim": 768"#, "field `projection_dim` must be 1024, got 768"),
+        (r#""mlp_ratio": 0.0001"#, "`mlp_ratio` is 0.0001"),
+        (r#""mlp_bias": true"#, "field `mlp_bias` is true"),
+    ] {
+        let text = r#""text_config": {"vocab_size": 51328}"#;
+        fails(read(&format!(r#"{{"model_type": "florence2", {text}, "vision_config": {{{vision}}}}}"#)), &[words]);
+    }
+    fails(read(r#"{"model_type": "florence2"}"#), &["`image_token_id` is 51289, which is not in the vocabulary"]);
+    fails(read(r#"{"model_type": "florence2", "text_config": {"model_type": "t5"}}"#), &["not \"bart\""]);
     Ok(())
 }

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use shardax_models::huggingface::{SegformerHead, SwinVersion};
 use shardax_models::{
-    BertOptions, ChineseClip, Clip, Config, ConvNext, DepthEstimator, Detr, LoadOptions, MobileNet, Owl, PoolFormer,
-    Pretrained, Resnet, Sam, Segformer, Siglip, Swin, Vit, VitPose, Yolos,
+    BertOptions, ChineseClip, Clip, Config, ConvNext, DepthEstimator, Detr, LoadOptions, MobileNet, MobileVit, Owl,
+    PoolFormer, Pretrained, Resnet, Sam, Segformer, Siglip, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -147,6 +147,21 @@ fn models_of_stages_have_the_results_of_transformers() -> Result<()> {
     for name in ["poolformer", "poolformer_model"].into_iter().step_by(one_of(2)) {
         compare_stages(name, |model: PoolFormer, images| model.forward(images))?;
     }
+    for name in ["mobilevit_model", "mobilevit"].into_iter().step_by(one_of(2)) {
+        compare_stages(name, |model: MobileVit, images| model.forward(images))?;
+    }
+    let read = |fields: &str| {
+        let text = format!(r#"{{"model_type": "mobilevit"{fields}}}"#);
+        MobileVit::read(&Config::from_json(&text)?).map(|(read, _)| read)
+    };
+    // The defaults of the class are the largest published model.
+    assert_eq!(read("")?.hidden_sizes, [144, 192, 240]);
+    fails(read(r#", "output_stride": 16"#), &["field `output_stride` must be 32, got 16"]);
+    fails(read(r#", "conv_kernel_size": 4"#), &["`conv_kernel_size` is 4", "must be odd"]);
+    fails(read(r#", "hidden_sizes": [144, 192]"#), &["`hidden_sizes` has 2 sizes, but must have 3"]);
+    fails(read(r#", "mlp_ratio": 0.001"#), &["`mlp_ratio` is 0.001"]);
+    fails(read(r#", "expand_ratio": 1e30"#), &["`expand_ratio` is"]);
+    fails(read(r#", "num_attention_heads": 5"#), &["num_attention_heads (5) does not divide hidden_sizes (144)"]);
     let names = ["mobilenet_v1", "mobilenet_v2", "mobilenet_v2_model", "efficientnet", "efficientnet_model"];
     for name in names.into_iter().skip(one_of(2) - 1).step_by(one_of(2)) {
         compare_stages(name, |model: MobileNet, images| model.forward(images))?;

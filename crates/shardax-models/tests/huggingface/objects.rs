@@ -1,11 +1,12 @@
 //! Models that detect objects, joints and masks in images (`tools/huggingface/towers.py`).
 
 use shardax_models::huggingface::Weights;
-use shardax_models::{Config, Detr, Owl, Pretrained, Sam, SamPrompts, VitPose, Yolos};
+use shardax_models::{Config, Detr, Owl, Pretrained, RtDetr, Sam, SamPrompts, VitPose, Yolos};
 use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
 use super::quick::one_of;
+use super::saved::save_again;
 use super::{alike, case, folder, setup};
 
 #[test]
@@ -250,4 +251,56 @@ fn compare_logits(name: &str, logits: &Array, expected: &Array) -> Result<()> {
     let is_text = expected.greater(f32::MIN);
     assert!(logits.greater(f32::MIN).equal(&is_text).all(..).item::<bool>()?, "{name}");
     alike(name, &where_(&is_text, logits, 0.0f32), &where_(&is_text, expected, 0.0f32))
+}
+
+/// Models that detect objects with deformable attention.
+pub(super) const RT_DETRS: [&str; 3] = ["rt_detr", "rt_detr_basic", "rt_detr_v2"];
+
+#[test]
+fn objects_of_rt_detr_equal_transformers() -> Result<()> {
+    setup();
+    let forward = jit(|model: RtDetr, images: Array| model.forward(images));
+    for name in RT_DETRS.into_iter().skip(one_of(3) - 1).step_by(one_of(2)) {
+        let (case, model) = (case(name)?, RtDetr::from_pretrained(folder(name))?);
+        for number in 0..2 {
+            let (logits, boxes) = forward.call((&model, case(&format!("pixel_values_{number}"))?))?;
+            alike(name, &logits, &case(&format!("logits_{number}"))?)?;
+            alike(name, &boxes, &case(&format!("boxes_{number}"))?)?;
+        }
+        save_again::<RtDetr>(name, &Folder::new().join(name))?;
+    }
+    let model = RtDetr::from_pretrained(folder("rt_detr"))?;
+    fails(model.forward(zeros([1, 3, 32, 32])).1.check(), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
+    fails(model.forward(zeros([1, 48, 32, 3])).0.check(), &["48 by 32 pixels", "multiples of 32"]);
+    fails(model.forward(zeros([1, 0, 32, 3])).0.check(), &["0 by 32 pixels"]);
+    let read = |text: &str| RtDetr::read(&Config::from_json(text)?).map(|(read, _)| read);
+    // The defaults of the classes are RT-DETR with ResNet-50. Published configurations have all fields of the backbone's base class.
+    let base = read(
+        r#"{"model_type": "rt_detr", "backbone_config": {"model_type": "rt_detr_resnet", "out_indices": [2, 3, 4], "bos_token_id": null,
+        "chunk_size_feed_forward": 0, "return_dict": true, "stage_names": ["stem", "stage1", "stage2", "stage3", "stage4"]}}"#,
+    )?;
+    assert_eq!((base.backbone.outputs, base.num_queries, base.offset_scale), (vec![2, 3, 4], 300, 0.5));
+    for (fields, words) in [
+        (r#""learn_initial_query": true"#, "field `learn_initial_query` is true"),
+        (r#""anchor_image_size": [640, 640]"#, "`anchor_image_size` is set"),
+        (r#""decoder_method": "discrete""#, "`decoder_method` \"discrete\" is not supported"),
+        (r#""decoder_n_levels": 4"#, "field `decoder_n_levels` must be 3, got 4"),
+        (r#""num_feature_levels": 4"#, "field `num_feature_levels` must be 3, got 4"),
+        (r#""encode_proj_layers": [3]"#, "`encode_proj_layers` is [3.0], but there are 3 stages"),
+        (
+            r#""encoder_in_channels": [512, 1024]"#,
+            "`encoder_in_channels` is [512, 1024], but must be [512, 1024, 2048]",
+        ),
+        (r#""decoder_in_channels": [256, 256]"#, "`decoder_in_channels` is [256, 256], but must be [256, 256, 256]"),
+        (r#""hidden_expansion": 0.0001"#, "`hidden_expansion` is 0.0001"),
+        (r#""decoder_n_points": [4, 4, 4]"#, "field `decoder_n_points` must be a positive integer"),
+        (r#""encoder_hidden_dim": 258"#, "encoder_attention_heads (8) does not divide encoder_hidden_dim (258)"),
+        (r#""backbone_config": {"model_type": "resnet"}"#, "the model_type is \"resnet\""),
+        (r#""backbone_config": {"out_indices": [0, 3]}"#, "`out_indices` are [0, 3], but must be stages from 1 on"),
+        (r#""backbone_config": {"embedding_size": 3}"#, "`embedding_size` is 3, but must be even"),
+        (r#""encoder_layers": 4000000000"#, "`encoder_layers`"),
+    ] {
+        fails(read(&format!(r#"{{"model_type": "rt_detr_v2", {fields}}}"#)), &[words]);
+    }
+    Ok(())
 }

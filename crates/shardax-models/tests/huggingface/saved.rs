@@ -11,9 +11,9 @@ use super::decoders::DECODERS;
 use super::encoders::{ENCODERS, MOBILE, MODERN};
 use super::{encoder_decoder, folder, images, quick, setup, sound};
 
-/// The ends of the names of arrays that are not saved: tables of sines and of distances, which the models compute, counts of batches, which norms
+/// The ends of the names of arrays that are not saved: tables of sines, of distances and of decay, which the models compute, counts of batches, which norms
 /// with constant means do not have, and poolers, which no result depends on.
-const NOT_SAVED: [&str; 9] = [
+const NOT_SAVED: [&str; 15] = [
     "roformer.encoder.embed_positions.weight",
     "num_batches_tracked",
     "layoutlm.pooler.dense.weight",
@@ -23,6 +23,12 @@ const NOT_SAVED: [&str; 9] = [
     "encoder.pooler.dense.weight",
     "encoder.pooler.dense.bias",
     "relative_position_index",
+    "embed_positions.inv_freq",
+    "slope_rate",
+    "query_decay",
+    "key_decay",
+    "diagonal_decay",
+    "n_points_scale",
 ];
 
 /// Models whose files contain tables of sines under the names that other models have for learned positions.
@@ -45,7 +51,10 @@ pub(super) fn save_again<M: Pretrained>(name: &str, to: &Path) -> Result<()> {
     // The end begins with the name of a part of the model, as `bert`, which is not the end of another one, as `albert`.
     let is_end =
         |array: &str, end: &str| array.strip_suffix(end).is_some_and(|start| start.is_empty() || start.ends_with('.'));
-    let is_saved = |array: &&str| !is_computed(array) && !NOT_SAVED.iter().any(|end| is_end(array, end));
+    // The class has a convolution that it does not use.
+    let is_unused = |array: &str| name.contains("conformer") && array.contains("pos_conv_embed");
+    let is_saved =
+        |array: &&str| !is_computed(array) && !is_unused(array) && !NOT_SAVED.iter().any(|end| is_end(array, end));
     let names: Vec<_> = old.names().filter(is_saved).collect();
     assert_eq!(names, new.names().collect::<Vec<_>>(), "{name}");
     let is_divided_otherwise = |array: &str| name == DIVIDED_INTO_OTHER_PARTS && array.contains("conv1d");

@@ -16,7 +16,7 @@ fn forward(model: SoundEncoder, sound: Array, mask: Array) -> Array {
 }
 
 /// Encoders of samples.
-const SOUNDS: [&str; 13] = [
+const SOUNDS: [&str; 18] = [
     "wav2vec2",
     "wav2vec2_classes",
     "wav2vec2_model",
@@ -30,6 +30,11 @@ const SOUNDS: [&str; 13] = [
     "unispeech",
     "unispeech_sat",
     "data2vec_audio",
+    "wav2vec2_conformer",
+    "wav2vec2_conformer_rotary",
+    "wav2vec2_bert",
+    "wav2vec2_bert_model",
+    "wav2vec2_bert_classes",
 ];
 
 /// Encoders of spectrograms.

@@ -23,6 +23,7 @@ mod modern_bert;
 mod molmo;
 mod olmo_hybrid;
 mod qwen_linear;
+mod recurrent;
 mod state_space;
 mod step;
 mod windowed;
@@ -68,6 +69,8 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["deepseek_ocr2_text"], latent::deepseek_ocr),
     (&["step3p5"], step::read),
     (&["eurobert"], llama::eurobert),
+    (&["recurrent_gemma"], recurrent::gemma),
+    (&["minimax"], recurrent::minimax),
     (&["laguna"], laguna::read),
     (&["mimo_v2_flash"], mimo::read),
     (&["phi3", "glm", "glm4", "glm4v_text", "glm_ocr_text"], fused::read),
