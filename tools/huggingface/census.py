@@ -26,6 +26,7 @@ KNOWN = {
     "huggingface/wav2vec_files.rs": [r"const KNOWN.*?\];"],
     "huggingface/depth.rs": [r"const KNOWN.*?\];"],
     "huggingface/detr.rs": [r"const KNOWN.*?\];"],
+    "huggingface/clipseg.rs": [r"check_type\([^)]*\)"],
     "huggingface/mobilevit.rs": [r"check_type\([^)]*\)"],
     "huggingface/rt_detr/files.rs": [r"const KNOWN.*?\];"],
     "encoder_decoder/florence.rs": [r"check_type\([^)]*\)"],

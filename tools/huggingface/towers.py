@@ -49,6 +49,28 @@ def clip(name="clip", end=31, kind="CLIP"):
     written(name, model, {"input_ids": tokens, "pixel_values": images, **{name: output[name] for name in names}})
 
 
+CLIPSEG = {"text_config": {"vocab_size": VOCABULARY, "max_position_embeddings": 12, "eos_token_id": 31, "bos_token_id": 0, **SIZES},
+           "vision_config": {"image_size": 16, "patch_size": 4, **SIZES, "hidden_size": 24, "num_hidden_layers": 3}, "projection_dim": 10,
+           "extract_layers": [0, 2], "reduce_dim": 8, "decoder_num_attention_heads": 2, "decoder_intermediate_size": 20}
+
+
+def clipseg(name, **options):
+    """With a text or an image for each image, whose size is the configuration's or another one."""
+    model = transformers.CLIPSegForImageSegmentation(transformers.CLIPSegConfig(**{**CLIPSEG, **options}))
+    randomize(model)
+    for parameter in model.decoder.transposed_convolution.parameters():
+        parameter.data.mul_(0.5)
+    tokens, described = torch.randint(3, 31, (2, 7)), torch.randn(2, 3, 16, 16)
+    tokens[0, 6], tokens[1, 4] = 31, 31
+    arrays = {"input_ids": tokens, "pixel_values": described}
+    for number, size in enumerate([16, 24]):
+        images = torch.randn(2, 3, size, size)
+        with torch.no_grad():
+            arrays |= {f"pixel_values_{number}": images, f"logits_{number}": model(input_ids=tokens, pixel_values=images).logits,
+                       f"logits_image_{number}": model(pixel_values=images, conditional_pixel_values=described).logits}
+    written(name, model, arrays)
+
+
 OWL = {"text_config": {"vocab_size": VOCABULARY, "max_position_embeddings": 12, **SIZES},
        "vision_config": {"image_size": 8, "patch_size": 4, **SIZES, "hidden_size": 24}, "projection_dim": 16}
 
@@ -679,6 +701,8 @@ CASES = {
     # The number that means something else in CLIP's class.
     "metaclip_2": lambda: clip("metaclip_2", end=2, kind="MetaClip2"),
     "chinese_clip": chinese_clip,
+    "clipseg": lambda: clipseg("clipseg"),
+    "clipseg_pixels": lambda: clipseg("clipseg_pixels", use_complex_transposed_convolution=True, conditional_layer=1),
     "dinov2": dinov2,
     "dinov2_model": lambda: dinov2("dinov2_model", "Dinov2Model", use_swiglu_ffn=True, qkv_bias=False),
     "dinov2_registers": lambda: dinov2("dinov2_registers", "Dinov2WithRegistersForImageClassification", num_register_tokens=3),
@@ -811,6 +835,8 @@ CASES = {
     "wav2vec2_conformer_rotary": lambda: sound("wav2vec2_conformer_rotary", "Wav2Vec2ConformerModel", conv_depthwise_kernel_size=3,
                                                position_embeddings_type="rotary", hidden_act="swish", feat_extract_norm="layer"),
     "wav2vec2_bert": lambda: frames("wav2vec2_bert", "Wav2Vec2BertForCTC"),
+    "wav2vec2_bert_adapter": lambda: frames("wav2vec2_bert_adapter", "Wav2Vec2BertForCTC", add_adapter=True, num_adapter_layers=2, output_hidden_size=12,
+                                            adapter_act="gelu"),
     "wav2vec2_bert_model": lambda: frames("wav2vec2_bert_model", "Wav2Vec2BertModel", mask_time_prob=0.0),
     "wav2vec2_bert_classes": lambda: frames("wav2vec2_bert_classes", "Wav2Vec2BertForSequenceClassification", position_embeddings_type="relative"),
     "hubert_model": lambda: sound("hubert_model", "HubertModel", feat_extract_norm="layer", do_stable_layer_norm=True),

@@ -57,8 +57,8 @@ pub use encoder_decoder::{
 };
 pub use generate::{GenerateOptions, Generation, TextModel};
 pub use huggingface::{
-    Bert, BertOptions, ChineseClip, Clip, Config, ConvNext, CrossEncoder, Deberta, DepthEstimator, Detr, LoadOptions,
-    MobileBert, MobileNet, MobileVit, ModernBert, Owl, PoolFormer, Pretrained, Resnet, RtDetr, Sam, SamPrompts,
-    Segformer, SentenceEncoder, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
+    Bert, BertOptions, ChineseClip, Clip, ClipSeg, Config, ConvNext, CrossEncoder, Deberta, DepthEstimator, Detr,
+    LoadOptions, MobileBert, MobileNet, MobileVit, ModernBert, Owl, PoolFormer, Pretrained, Resnet, RtDetr, Sam,
+    SamPrompts, Segformer, SentenceEncoder, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 pub use quantized::Packed;

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use shardax_models::huggingface::Weights;
 use shardax_models::{
-    Bert, BertOptions, ChineseClip, Clip, Config, ConvNext, Deberta, Decoder, DecoderConfig, DepthEstimator, Detr,
-    EncoderDecoder, Florence, GenerateOptions, LoadOptions, MobileBert, MobileNet, MobileVit, ModernBert, Owl,
+    Bert, BertOptions, ChineseClip, Clip, ClipSeg, Config, ConvNext, Deberta, Decoder, DecoderConfig, DepthEstimator,
+    Detr, EncoderDecoder, Florence, GenerateOptions, LoadOptions, MobileBert, MobileNet, MobileVit, ModernBert, Owl,
     PoolFormer, Pretrained, QkNorm, Resnet, RtDetr, Sam, SamPrompts, Segformer, Siglip, SoundEncoder,
     SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
@@ -209,6 +209,13 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
     if MobileVit::read(&config).is_ok() {
         return sharded_images(folder, rules, |model: MobileVit, images| model.forward(images));
     }
+    if ClipSeg::read(&config).is_ok() {
+        return sharded(folder, rules, |model: &ClipSeg, input| {
+            let forward = jit(|model: ClipSeg, tokens: Array, images: Array| model.forward(tokens, images));
+            let logits = forward.call((model, input("input_ids")?, input("pixel_values_1")?))?;
+            Ok(vec![("logits_1", logits)])
+        });
+    }
     if RtDetr::read(&config).is_ok() {
         return sharded_images(folder, rules, |model: RtDetr, images| model.forward(images).0);
     }
@@ -339,8 +346,11 @@ fn folders() -> Result<Vec<PathBuf>> {
 
 /// Models whose results depend on the amount of padding: rotary positions that are scaled by the length, EuroBERT,
 /// whose tokens attend to all positions of a text without a mask, DeBERTa, in which padding attends to all tokens, and MobileBERT,
-/// whose last token reads the embedding of the padding after it, and FNet, which mixes all tokens.
-const DEPEND_ON_LENGTH: [&str; 13] = [
+/// whose last token reads the embedding of the padding after it, and FNet and ConvBERT, which mix padding with other tokens.
+const DEPEND_ON_LENGTH: [&str; 16] = [
+    "convbert",
+    "convbert_classes",
+    "convbert_model",
     "fnet",
     "fnet_classes",
     "fnet_tokens",

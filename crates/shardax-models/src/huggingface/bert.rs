@@ -3,6 +3,7 @@
 use shardax_nn::Rope;
 use shardax_nn::prelude::*;
 
+use super::token_conv::{TokenConv, half_attention};
 use super::{GlobalAttention, Scope, attention};
 use crate::decoder::{check_positions, check_tokens};
 use crate::encoder_decoder::distance_bias;
@@ -61,6 +62,9 @@ pub struct BertConfig {
     pub layer_norm_eps: f64,
     /// The activation of the MLPs.
     pub hidden_act: Activation,
+    /// The number of tokens that a convolution next to attention reads, as in ConvBERT. `num_attention_heads` is the number of heads of
+    /// attention then, and the convolution has as many.
+    pub token_conv: Option<usize>,
     /// True if MLPs have a gate.
     pub is_gated: bool,
     /// True if the linear layers of attention have biases.
@@ -115,7 +119,7 @@ impl BertHead {
 /// classify texts or tokens, or compute features.
 ///
 /// The model type is `bert`, `ernie`, `roberta`, `xlm-roberta`, `camembert`, `data2vec-text`, `roberta-prelayernorm`, `megatron-bert`, `xlm-roberta-xl`,
-/// `distilbert`, `mpnet`, `albert`, `electra`, `roformer`, `nomic_bert`, `gte`, `jina_embeddings_v3`, `esm`, `layoutlm`, `rembert`, `longformer` or `big_bird`; the field `architectures` chooses the [head](BertHead).
+/// `distilbert`, `mpnet`, `albert`, `electra`, `roformer`, `nomic_bert`, `gte`, `jina_embeddings_v3`, `esm`, `layoutlm`, `rembert`, `longformer`, `big_bird` or `convbert`; the field `architectures` chooses the [head](BertHead).
 #[derive(Module, Clone, Debug)]
 pub struct Bert {
     tokens: Embed,
@@ -207,6 +211,8 @@ pub(super) struct EncoderLayer {
     pub mlp_norm: LayerNorm,
     /// The attention of single tokens to all tokens, if the other tokens see only their neighbors.
     pub global: Option<GlobalAttention>,
+    /// The convolution of tokens next to attention.
+    pub conv: Option<TokenConv>,
 }
 
 /// Token types and a mask for the tokens of a [`Bert`].
@@ -283,9 +289,10 @@ impl EncoderLayer {
 
     /// Computes the result of attention or of Fourier transforms.
     fn mixed(&self, x: &Array, options: AttentionOptions) -> Array {
-        match &self.attention {
-            Some(attention) => attention.attend(x, x, x, options),
-            None => {
+        match (&self.attention, &self.conv) {
+            (Some(attention), Some(conv)) => conv.attend(attention, x, options),
+            (Some(attention), None) => attention.attend(x, x, x, options),
+            (None, _) => {
                 let gathered = gather_last(gather_positions(x.astype(DType::F32)));
                 reshard_like(real(fft::fft2(gathered)).astype(x.dtype()), x)
             }
@@ -348,15 +355,16 @@ impl Bert {
         let x = visible.iter().fold(x, |x, mask| &x * mask.astype(x.dtype()).expand_dims(-1));
         let mut x = self.projection.iter().fold(x, |x, layer| layer.forward(x));
         let scope = self.scope(&tokens, options);
-        if scope.is_some() {
-            // Windows need the neighbors of the positions of each device.
-            x = gather_positions(x);
-        } else if options.global.is_some() {
+        if scope.is_none() && options.global.is_some() {
             let error = value_error(
                 "Bert: all tokens of the model see all tokens",
                 "call `forward` without `global_attention`",
             );
             return Array::from_error(error, &tokens);
+        }
+        if scope.is_some() || self.blocks.iter().any(|block| block.conv.is_some()) {
+            // Windows and convolutions need the neighbors of the positions of each device.
+            x = gather_positions(x);
         }
         let bias = self.distances.as_ref().map(|table| {
             let places = arange(0..length as i32);
@@ -493,9 +501,13 @@ pub(super) fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
     let blocks = (0..config.num_hidden_layers).map(|index| {
         let builder = attention(config.num_attention_heads, features).use_bias(config.attention_bias);
         EncoderLayer {
-            attention: config
-                .has_attention
-                .then(|| config.rope.clone().into_iter().fold(builder, MultiHeadAttentionBuilder::rope).build(rngs)),
+            attention: match (config.has_attention, config.token_conv) {
+                (false, _) => None,
+                (true, Some(_)) => Some(half_attention(config.num_attention_heads, features, rngs)),
+                (true, None) => {
+                    Some(config.rope.clone().into_iter().fold(builder, MultiHeadAttentionBuilder::rope).build(rngs))
+                }
+            },
             norm: norm(features, rngs),
             mlp: make_mlp(config, rngs),
             mlp_norm: norm(features, rngs),
@@ -503,6 +515,7 @@ pub(super) fn make(config: &BertConfig, rngs: &mut Rngs) -> Bert {
                 .windows
                 .get(index)
                 .map(|window| GlobalAttention::new(*window, [config.num_attention_heads, features], rngs)),
+            conv: config.token_conv.map(|size| TokenConv::new([config.num_attention_heads, features], size, rngs)),
         }
     });
     let blocks = blocks.collect();

@@ -5,7 +5,8 @@ use shardax_nn::prelude::*;
 use super::attention;
 use super::encoder::{rotated, small_normal};
 use super::vision::FrozenNorm;
-use super::wav2vec::{ConformerConfig, ConformerPositions, SoundEncoderConfig};
+use super::wav2vec::{ConformerConfig, ConformerPositions, FrameAdapterConfig, SoundEncoderConfig};
+use crate::error::value_error;
 use crate::{Activation, Mlp};
 
 /// A block: half of an MLP, attention, a convolution of frames, and half of another MLP.
@@ -185,11 +186,104 @@ impl FrameConv {
             Some(mask) => where_(mask.astype(DType::Bool).expand_dims(-1), &x, 0.0),
             None => x,
         };
-        let (y, features) = (self.input.forward(&x), x.shape()[2] as i32);
-        let y = y.get((Ellipsis, ..features)) * sigmoid(y.get((Ellipsis, features..)));
+        let y = gated(self.input.forward(&x));
         let y = self.frames.forward(y);
         let y = self.frame_norm.iter().fold(y, |y, norm| norm.forward(y));
         let y = self.batch_norm.iter().fold(y, |y, norm| norm.forward(y));
         self.output.forward(self.activation.apply(y))
     }
+}
+
+/// The layers after the blocks, each of which makes the sound shorter.
+#[derive(Module, Clone, Debug)]
+pub(super) struct FrameAdapter {
+    /// Computes the features of the result, if the blocks have another number.
+    projection: Option<Linear>,
+    projection_norm: Option<LayerNorm>,
+    layers: Vec<AdapterLayer>,
+    kernel: usize,
+    stride: usize,
+}
+
+#[derive(Module, Clone, Debug)]
+struct AdapterLayer {
+    residual_norm: LayerNorm,
+    residual: Conv,
+    norm: LayerNorm,
+    input: Conv,
+    attention: MultiHeadAttention,
+    mlp_norm: LayerNorm,
+    mlp: Mlp,
+}
+
+impl FrameAdapter {
+    pub fn new(config: &SoundEncoderConfig, about: &FrameAdapterConfig, rngs: &mut Rngs) -> FrameAdapter {
+        let features = about.features;
+        let norm = |rngs: &mut Rngs| LayerNorm::builder(features).epsilon(config.layer_norm_eps).build(rngs);
+        let around = (about.stride / 2) as i64;
+        let conv = |rngs: &mut Rngs| {
+            let conv = Conv::builder(features, features.saturating_mul(2), [about.kernel]).strides([about.stride]);
+            conv.padding(Padding::Explicit(vec![(around, around)])).build(rngs)
+        };
+        let is_projected = features != config.hidden_size;
+        FrameAdapter {
+            projection: is_projected.then(|| Linear::new(config.hidden_size, features, rngs)),
+            projection_norm: is_projected.then(|| norm(rngs)),
+            layers: (0..about.layers)
+                .map(|_| AdapterLayer {
+                    residual_norm: norm(rngs),
+                    residual: conv(rngs),
+                    norm: norm(rngs),
+                    input: conv(rngs),
+                    attention: attention(config.num_attention_heads, features).build(rngs),
+                    mlp_norm: norm(rngs),
+                    mlp: Mlp::new(features, config.intermediate_size, about.activation, false, true, rngs),
+                })
+                .collect(),
+            kernel: about.kernel,
+            stride: about.stride,
+        }
+    }
+
+    /// Returns an error if a sound has so few frames that none remain.
+    pub fn check(&self, frames: usize) -> Result<()> {
+        let left = self.layers.iter().try_fold(frames, |frames, _| {
+            (frames + 2 * (self.stride / 2)).checked_sub(self.kernel).map(|left| left / self.stride + 1)
+        });
+        match left {
+            Some(_) => Ok(()),
+            None => {
+                let message = format!("SoundEncoder: {frames} frames are too few for convolutions of {}", self.kernel);
+                Err(value_error(message, "pass longer sounds"))
+            }
+        }
+    }
+
+    /// Makes frames, `[batch, length, features]`, shorter. The mask, `[batch, length]`, is of frames that are no padding.
+    pub fn forward(&self, x: Array, mask: Option<&Array>) -> Array {
+        let x = self.projection.iter().fold(x, |x, layer| layer.forward(x));
+        let mut x = self.projection_norm.iter().fold(x, |x, norm| norm.forward(x));
+        let mut counts = mask.map(|mask| mask.astype(DType::I32).sum(-1));
+        for layer in &self.layers {
+            // The class counts the padding of a kernel of odd size at each end.
+            counts = counts.map(|count| {
+                floor_divide(count + (2 * (self.kernel / 2)) as i32 - self.kernel as i32, self.stride as i32) + 1
+            });
+            let residual = gated(layer.residual.forward(layer.residual_norm.forward(&x)));
+            let y = gated(layer.input.forward(layer.norm.forward(&x)));
+            let places = arange(0..y.shape()[1] as i32);
+            let options = counts.iter().fold(AttentionOptions::new(), |options, count| {
+                options.mask(places.less(count.expand_dims(-1)).expand_dims(1).expand_dims(1))
+            });
+            x = residual + layer.attention.attend(&y, &y, &y, options);
+            x = &x + layer.mlp.forward(layer.mlp_norm.forward(&x));
+        }
+        x
+    }
+}
+
+/// Multiplies the first half of the features by the sigmoid of the second half.
+fn gated(x: Array) -> Array {
+    let half = (x.shape()[2] / 2) as i32;
+    x.get((Ellipsis, ..half)) * sigmoid(x.get((Ellipsis, half..)))
 }

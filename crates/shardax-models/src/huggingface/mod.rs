@@ -28,8 +28,10 @@ mod adapter_experts;
 mod adapter_joined;
 mod bert;
 mod bert_files;
+mod bert_keys;
 mod chinese_clip;
 mod clip;
+mod clipseg;
 mod config;
 mod conformer;
 mod convnext;
@@ -65,6 +67,7 @@ mod sentence;
 mod siglip;
 mod spectrogram;
 mod swin;
+mod token_conv;
 mod vision;
 mod vit;
 mod vitpose;
@@ -88,6 +91,7 @@ pub use bert::{Bert, BertConfig, BertHead, BertOptions};
 pub(crate) use bert_files::windows;
 pub use chinese_clip::{ChineseClip, ChineseClipConfig};
 pub use clip::{Clip, ClipConfig, ClipTower};
+pub use clipseg::{ClipSeg, ClipSegConfig};
 pub use config::Config;
 pub use convnext::{ConvNext, ConvNextConfig};
 pub use cross_encoder::CrossEncoder;
@@ -123,7 +127,8 @@ pub use vision::StagedConfig;
 pub use vit::{Vit, VitConfig, VitHead};
 pub use vitpose::{VitPose, VitPoseConfig};
 pub use wav2vec::{
-    ConformerConfig, ConformerPositions, SoundConvolution, SoundDistances, SoundEncoder, SoundEncoderConfig, SoundHead,
+    ConformerConfig, ConformerPositions, FrameAdapterConfig, SoundConvolution, SoundDistances, SoundEncoder,
+    SoundEncoderConfig, SoundHead,
 };
 pub use weights::Weights;
 pub use yolos::{Yolos, YolosConfig};

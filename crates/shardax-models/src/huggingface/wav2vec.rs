@@ -3,7 +3,7 @@
 use shardax_nn::prelude::*;
 
 use super::bert::EncoderLayer;
-use super::conformer::ConformerBlock;
+use super::conformer::{ConformerBlock, FrameAdapter};
 use super::{BertOptions, attention};
 use crate::encoder_decoder::distance_bias;
 use crate::error::value_error;
@@ -57,6 +57,8 @@ pub struct SoundEncoderConfig {
     pub input_features: Option<usize>,
     /// The blocks, if they are Conformer's.
     pub conformer: Option<ConformerConfig>,
+    /// The layers after the blocks that make the sound shorter, if there are any.
+    pub frame_adapter: Option<FrameAdapterConfig>,
     /// True if frames are normalized before or after the blocks.
     pub norms_frames: bool,
     /// The head.
@@ -73,6 +75,21 @@ pub struct ConformerConfig {
     /// True if this convolution reads only earlier frames and no padding, and the norm after it is of each frame. Otherwise the
     /// norm has the means and variances of training.
     pub is_causal: bool,
+}
+
+/// The layers after the blocks of a Conformer, each of which makes the sound shorter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FrameAdapterConfig {
+    /// The number of layers.
+    pub layers: usize,
+    /// The number of frames in the kernels of convolutions.
+    pub kernel: usize,
+    /// The stride of convolutions.
+    pub stride: usize,
+    /// The features of the result.
+    pub features: usize,
+    /// The activation of the MLPs.
+    pub activation: Activation,
 }
 
 /// The positions of frames in a Conformer.
@@ -150,6 +167,8 @@ pub struct SoundEncoder {
     blocks: Vec<EncoderLayer>,
     /// The blocks of a Conformer.
     conformers: Vec<ConformerBlock>,
+    /// The layers after the blocks of a Conformer.
+    frame_adapter: Option<FrameAdapter>,
     /// `[groups of distances, heads]`: the biases that attention adds.
     distances: Option<Embed>,
     /// The gates of these biases, for each block.
@@ -309,12 +328,14 @@ impl SoundEncoder {
             mlp: Mlp::new(features, config.intermediate_size, config.hidden_act, false, true, rngs),
             mlp_norm: norm(features, rngs),
             global: None,
+            conv: None,
         });
         // The classes project features to fewer ones before they classify; the letters do not.
         let blocks = blocks.collect();
+        let outputs = config.frame_adapter.as_ref().map_or(features, |adapter| adapter.features);
         let (projector, head) = match config.head {
             SoundHead::None => (None, None),
-            SoundHead::Letters(count) => (None, Some(Linear::new(features, count, rngs))),
+            SoundHead::Letters(count) => (None, Some(Linear::new(outputs, count, rngs))),
             SoundHead::Classes { count, features: inner } => {
                 (Some(Linear::new(features, inner, rngs)), Some(Linear::new(inner, count, rngs)))
             }
@@ -350,6 +371,7 @@ impl SoundEncoder {
             head,
             pre_norms: config.pre_norms,
             conformers,
+            frame_adapter: config.frame_adapter.as_ref().map(|about| FrameAdapter::new(config, about, rngs)),
         }
     }
 
@@ -380,7 +402,8 @@ impl SoundEncoder {
         };
         if !self.conformers.is_empty() {
             let x = self.conformers.iter().fold(x, |x, block| block.forward(x, mask.as_ref()));
-            return self.norm.iter().fold(x, |x, norm| norm.forward(x));
+            let x = self.norm.iter().fold(x, |x, norm| norm.forward(x));
+            return self.frame_adapter.iter().fold(x, |x, adapter| adapter.forward(x, mask.as_ref()));
         }
         let normed = |x: Array| self.norm.iter().fold(x, |x, norm| norm.forward(x));
         let x = &x + self.positions.iter().fold(x.clone(), |x, layer| layer.forward(x));
@@ -411,7 +434,7 @@ impl SoundEncoder {
         if self.convolutions.is_empty() {
             let features = self.projection.kernel.shape()[0];
             if sound.ndim() == 3 && sound.shape()[2] == features && sound.shape()[1] > 0 {
-                return Ok(());
+                return self.frame_adapter.iter().try_for_each(|adapter| adapter.check(sound.shape()[1]));
             }
             let message = format!("SoundEncoder: the shape {:?} is not [batch, frames, {features}]", sound.shape());
             return Err(value_error(message, "pass the features of sound that the model was trained with"));

@@ -5,7 +5,8 @@ use shardax_nn::prelude::*;
 use super::fields::Fields;
 use super::vision::frozen_norm_keys;
 use super::wav2vec::{
-    ConformerConfig, ConformerPositions, SoundConvolution, SoundDistances, SoundEncoder, SoundEncoderConfig, SoundHead,
+    ConformerConfig, ConformerPositions, FrameAdapterConfig, SoundConvolution, SoundDistances, SoundEncoder,
+    SoundEncoderConfig, SoundHead,
 };
 use super::{Config, KeyMap, Layout, Pretrained, known_type};
 
@@ -62,6 +63,7 @@ impl Pretrained for SoundEncoder {
                 || fields.number("mask_feature_prob")? > 0.0,
             input_features: if is_bert { Some(fields.size("feature_projection_input_dim")?) } else { None },
             norms_frames: !is_bert,
+            frame_adapter: if is_bert && fields.flag("add_adapter")? { Some(frame_adapter(&fields)?) } else { None },
             conformer,
             head: head(&fields)?,
         };
@@ -94,6 +96,16 @@ impl Pretrained for SoundEncoder {
                 config.distances.map_or(0, |distances| distances.groups),
                 config.num_attention_heads,
             ),
+            (
+                "convolution of the adapter",
+                config.frame_adapter.as_ref().map_or(0, |about| about.features.saturating_mul(about.kernel)),
+                config.frame_adapter.as_ref().map_or(0, |about| about.features.saturating_mul(2)),
+            ),
+            (
+                "MLP kernel of the adapter",
+                config.frame_adapter.as_ref().map_or(0, |about| about.features.max(features)),
+                config.intermediate_size,
+            ),
             ("features of the input", config.input_features.unwrap_or(0), features),
             ("convolution of frames", config.conformer.as_ref().map_or(0, |about| about.kernel), features),
             (
@@ -116,7 +128,11 @@ impl Pretrained for SoundEncoder {
         }
         match config.head {
             SoundHead::None => {}
-            SoundHead::Letters(count) => matrices.push(("table of letters", count, features)),
+            SoundHead::Letters(count) => matrices.push((
+                "table of letters",
+                count,
+                config.frame_adapter.as_ref().map_or(features, |about| about.features),
+            )),
             SoundHead::Classes { count, features: inner } => {
                 matrices.push(("layer before classes", inner, features));
                 matrices.push(("table of classes", count, inner));
@@ -155,6 +171,29 @@ fn conformer(fields: &Fields, is_causal: bool) -> Result<ConformerConfig> {
     fields.skip(&["right_max_position_embeddings", "adapter_act", "conformer_conv_dropout"]);
     fields.skip(&["num_conv_pos_embeddings", "num_conv_pos_embedding_groups"]);
     Ok(ConformerConfig { positions, kernel, is_causal })
+}
+
+/// Reads the layers after the blocks of a Conformer.
+fn frame_adapter(fields: &Fields) -> Result<FrameAdapterConfig> {
+    let hidden = fields.size("hidden_size")?;
+    let adapter = FrameAdapterConfig {
+        layers: fields.layers("num_adapter_layers")?,
+        kernel: fields.size("adapter_kernel_size")?,
+        stride: fields.size("adapter_stride")?,
+        features: fields.size_opt("output_hidden_size")?.unwrap_or(hidden),
+        activation: fields.activation("adapter_act")?,
+    };
+    if adapter.kernel.max(adapter.stride) > i32::MAX as usize / 4 {
+        return Err(fields.error(format!("`adapter_kernel_size` is {}, which is too large", adapter.kernel)));
+    }
+    fields.divides(
+        ("num_attention_heads", fields.size("num_attention_heads")?),
+        ("output_hidden_size", adapter.features),
+    )?;
+    if fields.class()?.is_some_and(|name| name.ends_with("ForSequenceClassification")) {
+        return Err(fields.error("field `add_adapter` is true, which models with classes of sounds do not support"));
+    }
+    Ok(adapter)
 }
 
 /// Reads whether a norm follows each convolution of samples.
@@ -210,7 +249,7 @@ fn head(fields: &Fields) -> Result<SoundHead> {
 /// Checks fields that the configuration does not store, and marks fields as read that have no effect.
 fn check_and_skip(fields: &Fields) -> Result<()> {
     for name in ["add_adapter", "conv_pos_batch_norm"] {
-        if fields.flag(name)? {
+        if fields.flag(name)? && !(name == "add_adapter" && fields.has_type("wav2vec2-bert")) {
             return Err(fields.error(format!("field `{name}` is true, which is not supported")));
         }
     }
@@ -270,7 +309,8 @@ fn keys(fields: &Fields, kind: &str, config: &SoundEncoderConfig) -> Result<KeyM
             .ignore(&format!("{positions}**"))
             // The speeds of rotations.
             .ignore(&format!("{prefix}encoder.embed_positions.inv_freq"))
-            .and(conformer_keys(&layer)),
+            .and(conformer_keys(&layer))
+            .and(frame_adapter_keys(&format!("{prefix}adapter"))),
         None => keys,
     };
     let keys = match config.position_layers {
@@ -323,4 +363,22 @@ fn conformer_keys(layer: &str) -> KeyMap {
         .conv(&format!("{path}.output"), &format!("{conv}.pointwise_conv2"))
         .norm("conformers[*].norm", &format!("{layer}.final_layer_norm"));
     frozen_norm_keys(keys, &format!("{path}.batch_norm"), &format!("{conv}.batch_norm"))
+}
+
+/// Returns the names of the layers after the blocks of a Conformer.
+fn frame_adapter_keys(name: &str) -> KeyMap {
+    let (path, layer) = ("frame_adapter.layers[*]", format!("{name}.layers.*"));
+    let keys = KeyMap::new()
+        .linear("frame_adapter.projection", &format!("{name}.proj"))
+        .norm("frame_adapter.projection_norm", &format!("{name}.proj_layer_norm"))
+        .norm(&format!("{path}.residual_norm"), &format!("{layer}.residual_layer_norm"))
+        .conv(&format!("{path}.residual"), &format!("{layer}.residual_conv"))
+        .norm(&format!("{path}.norm"), &format!("{layer}.self_attn_layer_norm"))
+        .conv(&format!("{path}.input"), &format!("{layer}.self_attn_conv"))
+        .norm(&format!("{path}.mlp_norm"), &format!("{layer}.ffn_layer_norm"))
+        .linear(&format!("{path}.mlp.up"), &format!("{layer}.ffn.intermediate_dense"))
+        .linear(&format!("{path}.mlp.down"), &format!("{layer}.ffn.output_dense"));
+    [("query", "q"), ("key", "k"), ("value", "v"), ("out", "out")].into_iter().fold(keys, |keys, (part, name)| {
+        keys.linear(&format!("{path}.attention.{part}"), &format!("{layer}.self_attn.linear_{name}"))
+    })
 }

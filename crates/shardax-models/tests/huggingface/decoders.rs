@@ -1,8 +1,8 @@
 //! Decoders (`tools/huggingface/generate.py`).
 
 use shardax_models::{
-    ChineseClip, Clip, Config, Decoder, DecoderConfig, EncoderDecoder, Florence, GenerateOptions, LoadOptions, Owl,
-    Pretrained, Sam, Siglip,
+    ChineseClip, Clip, ClipSeg, Config, Decoder, DecoderConfig, EncoderDecoder, Florence, GenerateOptions, LoadOptions,
+    Owl, Pretrained, Sam, Siglip,
 };
 use shardax_nn::prelude::*;
 
@@ -179,6 +179,7 @@ fn texts() -> Vec<String> {
                 || Owl::read(&config).is_ok()
                 || EncoderDecoder::read(&config).is_ok()
                 || Florence::read(&config).is_ok()
+                || ClipSeg::read(&config).is_ok()
         };
         assert!(!has_object || read.is_ok() || is_other(), "{name}: {}", read.expect_err("an error"));
         has_object && read.is_ok()

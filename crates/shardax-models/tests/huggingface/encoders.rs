@@ -21,7 +21,7 @@ fn bert_has_the_logits_of_transformers() -> Result<()> {
 }
 
 /// Encoders with BERT's blocks and their heads. The inputs contain masked padding.
-pub(super) const ENCODERS: [&str; 46] = [
+pub(super) const ENCODERS: [&str; 49] = [
     "luke",
     "bert_model",
     "bert_classes",
@@ -65,6 +65,9 @@ pub(super) const ENCODERS: [&str; 46] = [
     "longformer_classes",
     "big_bird",
     "big_bird_classes",
+    "convbert",
+    "convbert_model",
+    "convbert_classes",
     "fnet",
     "fnet_classes",
     "fnet_tokens",

@@ -1,7 +1,7 @@
 //! Models that detect objects, joints and masks in images (`tools/huggingface/towers.py`).
 
 use shardax_models::huggingface::Weights;
-use shardax_models::{Config, Detr, Owl, Pretrained, RtDetr, Sam, SamPrompts, VitPose, Yolos};
+use shardax_models::{ClipSeg, Config, Detr, Owl, Pretrained, RtDetr, Sam, SamPrompts, VitPose, Yolos};
 use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
@@ -301,6 +301,50 @@ fn objects_of_rt_detr_equal_transformers() -> Result<()> {
         (r#""encoder_layers": 4000000000"#, "`encoder_layers`"),
     ] {
         fails(read(&format!(r#"{{"model_type": "rt_detr_v2", {fields}}}"#)), &[words]);
+    }
+    Ok(())
+}
+
+#[test]
+fn described_pixels_equal_transformers() -> Result<()> {
+    setup();
+    let forward = jit(|model: ClipSeg, tokens: Array, images: Array| model.forward(tokens, images));
+    for name in ["clipseg_pixels", "clipseg"].into_iter().step_by(one_of(2)) {
+        let (case, model) = (case(name)?, ClipSeg::from_pretrained(folder(name))?);
+        for number in 0..2 {
+            let images = case(&format!("pixel_values_{number}"))?;
+            let logits = forward.call((&model, case("input_ids")?, &images))?;
+            alike(name, &logits, &case(&format!("logits_{number}"))?)?;
+            let logits = model.find(model.clip.image_features(case("pixel_values")?), images);
+            alike(name, &logits, &case(&format!("logits_image_{number}"))?)?;
+        }
+        save_again::<ClipSeg>(name, &Folder::new().join(name))?;
+    }
+    let model = ClipSeg::from_pretrained(folder("clipseg"))?;
+    let tokens = array([[3, 31]]);
+    fails(model.forward(&tokens, zeros([2, 16, 16, 3])).check(), &["1 descriptions for 2 images"]);
+    fails(model.forward(&tokens, zeros([1, 16, 20, 3])).check(), &["16 by 20 pixels are no squares"]);
+    fails(model.forward(&tokens, zeros([16, 16, 3])).check(), &["[16, 16, 3]", "[batch, rows, columns, channels]"]);
+    let read = |text: &str| ClipSeg::read(&Config::from_json(text)?).map(|(read, _)| read);
+    let refined = read(
+        r#"{"model_type": "clipseg", "use_complex_transposed_convolution": true, "vision_config": {"patch_size": 16}}"#,
+    )?;
+    assert_eq!((refined.layers, refined.features), (vec![3, 6, 9], 64));
+    for (fields, words) in [
+        (
+            r#""extract_layers": [3, 12]"#,
+            "`extract_layers` is [3.0, 12.0], but must be increasing layers of the 12 layers",
+        ),
+        (r#""extract_layers": []"#, "`extract_layers` is []"),
+        (r#""conditional_layer": 3"#, "`conditional_layer` is 3, but there are fewer layers"),
+        (r#""decoder_num_attention_heads": 5"#, "decoder_num_attention_heads (5) does not divide reduce_dim (64)"),
+        (r#""architectures": ["CLIPSegModel"]"#, "the class \"CLIPSegModel\""),
+        (
+            r#""use_complex_transposed_convolution": true, "vision_config": {"patch_size": 14}"#,
+            "`patch_size` must be a multiple of 4",
+        ),
+    ] {
+        fails(read(&format!(r#"{{"model_type": "clipseg", {fields}}}"#)), &[words]);
     }
     Ok(())
 }

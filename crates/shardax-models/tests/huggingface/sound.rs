@@ -16,7 +16,7 @@ fn forward(model: SoundEncoder, sound: Array, mask: Array) -> Array {
 }
 
 /// Encoders of samples.
-const SOUNDS: [&str; 18] = [
+const SOUNDS: [&str; 19] = [
     "wav2vec2",
     "wav2vec2_classes",
     "wav2vec2_model",
@@ -33,6 +33,7 @@ const SOUNDS: [&str; 18] = [
     "wav2vec2_conformer",
     "wav2vec2_conformer_rotary",
     "wav2vec2_bert",
+    "wav2vec2_bert_adapter",
     "wav2vec2_bert_model",
     "wav2vec2_bert_classes",
 ];
@@ -55,6 +56,34 @@ fn encoders_of_sound_have_the_results_of_transformers() -> Result<()> {
         let (case, model) = (case(name)?, SoundEncoder::from_pretrained(folder(name))?);
         let (sound, mask) = (case("input_values")?, case("attention_mask")?);
         alike(name, &jit(forward).call((&model, &sound, mask))?, &case("logits")?)?;
+    }
+    let model = SoundEncoder::from_pretrained(folder("wav2vec2_bert_adapter"))?;
+    fails(model.forward(zeros([1, 400]), &BertOptions::new()).check(), &["[1, 400]", "[batch, frames, 6]"]);
+    let model = SoundEncoder::from_pretrained(folder("wav2vec2_bert"))?;
+    fails(model.forward(zeros([1, 0, 6]), &BertOptions::new()).check(), &["[1, 0, 6]", "[batch, frames, 6]"]);
+    let read = |fields: &str| {
+        let text = format!(r#"{{"model_type": "wav2vec2-bert", "vocab_size": 33{fields}}}"#);
+        SoundEncoder::read(&Config::from_json(&text)?).map(|(read, _)| read)
+    };
+    // The defaults of the class are the published model.
+    assert_eq!(read("")?.input_features, Some(160));
+    assert_eq!(read(r#", "add_adapter": true"#)?.frame_adapter.map(|about| about.features), Some(1024));
+    for (fields, words) in [
+        (r#", "conv_depthwise_kernel_size": 4"#, "`conv_depthwise_kernel_size` is 4, but must be odd"),
+        (r#", "position_embeddings_type": "learned""#, "`position_embeddings_type` \"learned\" is not supported"),
+        (r#", "use_intermediate_ffn_before_adapter": true"#, "`use_intermediate_ffn_before_adapter` is true"),
+        (r#", "add_adapter": true, "output_hidden_size": 1000"#, "does not divide output_hidden_size (1000)"),
+        (r#", "add_adapter": true, "adapter_kernel_size": 4000000000"#, "`adapter_kernel_size` is 4000000000"),
+        (
+            r#", "add_adapter": true, "architectures": ["Wav2Vec2BertForSequenceClassification"]"#,
+            "`add_adapter` is true",
+        ),
+        (
+            r#", "left_max_position_embeddings": -1"#,
+            "field `left_max_position_embeddings` must be an integer of at least 0",
+        ),
+    ] {
+        fails(read(fields), &[words]);
     }
     let model = SoundEncoder::from_pretrained(folder("hubert"))?;
     let (sound, mask) = (case("hubert")?("input_values")?, ones([2, 400]));
