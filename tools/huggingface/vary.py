@@ -20,7 +20,7 @@ from transformers import (AutoConfig, AutoModel, AutoModelForAudioClassification
                           AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoModelForZeroShotImageClassification)
 
 from defaults import defaults
-from towers import AST, BLIP, CHINESE, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DONUT, DPT, DPT_ENCODER, LED, OWL, SAM, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS, random_tables
+from towers import AST, BLIP, CHINESE, MOBILEVIT, RT_DETR, RT_DETR_IMAGES, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DONUT, DPT, DPT_ENCODER, LED, OWL, SAM, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS, random_tables
 from generate import DISTANCES, DISTILLED, FAMILIES, DECODER, GPT, KV, MODERN, SIZES, TEXTS as PUBLISHED, VOCABULARY, class_of_texts, randomize, sizes_of
 
 transformers.logging.set_verbosity_error()
@@ -61,6 +61,7 @@ OTHERS = {
         "distilbert": {**TEXTS, **DISTILLED, "max_position_embeddings": 12},
         "albert": {**ENCODER, "embedding_size": 6},
         "big_bird": ENCODER,
+        "convbert": {**ENCODER, "embedding_size": 6, "conv_kernel_size": 3, "architectures": ["ConvBertForMaskedLM"]},
         "fnet": {name: value for name, value in ENCODER.items() if name != "num_attention_heads"},
         "mobilebert": {**ENCODER, "embedding_size": 6, "intra_bottleneck_size": 8, "num_feedforward_networks": 3},
         "longformer": {**ENCODER, "attention_window": 4},
@@ -86,11 +87,13 @@ OTHERS = {
     },
     AutoModelForObjectDetection: {
         "yolos": {**YOLOS, **LABELS},
+        **{kind: {**RT_DETR, **LABELS, "backbone_config": RT_DETR_IMAGES} for kind in ["rt_detr", "rt_detr_v2"]},
         **{kind: {**DETR, **LABELS, "use_timm_backbone": False, "backbone_config": DETR_IMAGES} for kind in ["detr", "table-transformer"]},
     },
     AutoModelForAudioClassification: {"audio-spectrogram-transformer": {**AST, **LABELS}},
     AutoModelForCTC: {
         **{kind: WAVES for kind in ["wav2vec2", "hubert", "wavlm", "unispeech", "unispeech-sat"]},
+        "wav2vec2-conformer": {**WAVES, "conv_depthwise_kernel_size": 5},
         "data2vec-audio": {**WAVES, "num_conv_pos_embeddings": 2, "conv_pos_kernel_size": 5},
     },
     AutoModelForImageClassification: {
@@ -101,6 +104,7 @@ OTHERS = {
         "poolformer": {**STAGES, "num_encoder_blocks": 2, "patch_sizes": [7, 3], "strides": [4, 2], "padding": [2, 1]},
         "segformer": {**STAGES, **SEGFORMER, "architectures": ["SegformerForImageClassification"]},
         "pvt_v2": {**STAGES, **SEGFORMER, "architectures": ["PvtV2ForImageClassification"]},
+        "mobilevit": {**LABELS, **MOBILEVIT},
         "resnet": {**STAGES, "embedding_size": 6},
         "regnet": {**STAGES, "embedding_size": 6, "groups_width": 4},
         "mobilenet_v1": {**LABELS, "depth_multiplier": 0.05, "min_depth": 4},

@@ -371,7 +371,7 @@ pub(crate) fn known_type<'a>(fields: &Fields<'a>, known: &[&str]) -> Result<&'a 
 }
 
 /// The number of types that a message lists.
-const MAX_LISTED_TYPES: usize = 24;
+const MAX_LISTED_TYPES: usize = 25;
 
 /// Returns the error for a model type that is not one of these. The message lists the most similar types of a long list.
 pub(crate) fn unknown_type(fields: &Fields, kind: &str, known: &[&str]) -> Error {

@@ -15,7 +15,19 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 110] = [
+const OTHERS: [&str; 122] = [
+    "clipseg",
+    "clipseg_text_model",
+    "clipseg_vision_model",
+    "convbert",
+    "florence2",
+    "florence_vision",
+    "mobilevit",
+    "rt_detr",
+    "rt_detr_resnet",
+    "rt_detr_v2",
+    "wav2vec2-bert",
+    "wav2vec2-conformer",
     "luke",
     "albert",
     "audio-spectrogram-transformer",
@@ -168,7 +180,10 @@ const WITHOUT_EFFECT: [&str; 35] = [
 ];
 
 /// Fields that change no logits of one class where the other fields have their defaults.
-const WITHOUT_EFFECT_ALONE: [(&str, &str); 71] = [
+const WITHOUT_EFFECT_ALONE: [(&str, &str); 73] = [
+    // The sizes of blocks in which the class computes, and of initial values.
+    ("minimax", "block_size"),
+    ("recurrent_gemma", "w_init_variance_scale"),
     // The base is in the default of another object.
     ("apertus1p5_text", "rope_theta"),
     // The base is in another object, and heads of classes are not read.

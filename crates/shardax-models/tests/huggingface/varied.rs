@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use shardax_models::huggingface::Weights;
 use shardax_models::{
     Adapter, Bert, BertOptions, ChineseClip, Clip, Config, ConvNext, Deberta, Decoder, DepthEstimator, Detr,
-    EncoderDecoder, MobileBert, MobileNet, ModernBert, Owl, PoolFormer, Pretrained, Resnet, Sam, SamPrompts, Segformer,
-    Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
+    EncoderDecoder, MobileBert, MobileNet, MobileVit, ModernBert, Owl, PoolFormer, Pretrained, Resnet, RtDetr, Sam,
+    SamPrompts, Segformer, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -64,7 +64,7 @@ fn difference(folder: &Path) -> Result<f32> {
             let model = SpectrogramEncoder::from_pretrained(folder)?;
             jit(|model: SpectrogramEncoder, x: Array| model.forward(x)).call((&model, case.get("input_values")?))?
         }
-        "wav2vec2" | "hubert" | "wavlm" | "unispeech" | "unispeech-sat" | "data2vec-audio" => {
+        "wav2vec2" | "hubert" | "wavlm" | "unispeech" | "unispeech-sat" | "data2vec-audio" | "wav2vec2-conformer" => {
             let model = SoundEncoder::from_pretrained(folder)?;
             jit(|model: SoundEncoder, sound: Array| model.forward(sound, &BertOptions::new()))
                 .call((&model, case.get("input_values")?))?
@@ -133,6 +133,14 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
             // Each text is for one image.
             let (logits, boxes) = model.forward(tokens.expand_dims(1), &images);
             Ok(concatenate(&[logits.reshape([-1]), boxes.reshape([-1])], 0))
+        }
+        "mobilevit" => {
+            let model = MobileVit::from_pretrained(folder)?;
+            jit(|model: MobileVit, images: Array| model.forward(images)).call((&model, images))
+        }
+        "rt_detr" | "rt_detr_v2" => {
+            let model = RtDetr::from_pretrained(folder)?;
+            jit(|model: RtDetr, images: Array| model.forward(images).0).call((&model, images))
         }
         "yolos" => {
             let model = Yolos::from_pretrained(folder)?;
