@@ -310,3 +310,82 @@ fn index_update() -> Result<()> {
     }
     Ok(())
 }
+
+/// Updates of a part by a function of its index, the array and the values.
+type BlockUpdate = (&'static str, fn(&Array, &Array) -> Array);
+
+#[test]
+fn blocks_of_split_arrays_updated_with_values_that_are_not_split() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let rows: [BlockUpdate; 5] = [
+        ("row", |x, _| x.at(0).set(7.0)),
+        ("row of values", |x, v| x.at(-1).set(v)),
+        ("rows", |x, v| x.at(2..4).set(v)),
+        ("added", |x, v| x.at(1..3).add(v)),
+        ("largest", |x, _| x.at(5).max(20.0)),
+    ];
+    let columns: [BlockUpdate; 3] = [
+        ("column", |x, _| x.at((.., 0)).set(7.0)),
+        ("column of values", |x, v| x.at((.., 3)).set(v)),
+        ("columns", |x, v| x.at((.., 2..4)).multiply(v.expand_dims(1))),
+    ];
+    let all: [BlockUpdate; 4] = [
+        ("all", |x, _| x.at(..).set(7.0)),
+        ("all of values", |x, v| x.at(..).set(v)),
+        ("both dimensions", |x, v| x.at((.., ..)).set(v)),
+        ("all added", |x, v| x.at(..).add(v)),
+    ];
+    let split_columns = [P![None, "x"], P![None, "y"], P![None, ("y", "x")]];
+    let split_rows = [P!["x", None], P![("x", "y"), None]];
+    let both = [P!["x", "y"], P!["y", None], P![None, "x"]];
+    let groups = [(&rows[..], &split_columns[..]), (&columns[..], &split_rows[..]), (&all[..], &both[..])];
+    for (updates, specs) in groups {
+        for ((name, update), spec) in updates.iter().flat_map(|u| specs.iter().map(move |s| (*u, s))) {
+            let (x, v) = (ramp(&[8, 8], spec.clone()), ramp(&[8], P![]) + 1.0);
+            let type_of_x = typed(&x);
+            let loss = move |x: Array, v: Array| (update(&x, &v).square() * &x).sum(..);
+            let results = [update(&x, &v), jit(move |x: Array, v: Array| update(&x, &v)).call((&x, &v))?];
+            let (of_x, of_v) = grad(loss).argnums((Arg::<0>, Arg::<1>)).call((&x, &v))?;
+            assert_eq!(typed(&of_x), type_of_x, "{name} of {spec}");
+            let (x, v) = (whole(&x), whole(&v));
+            let _none = shardax::set_mesh(None)?;
+            let expected = update(&x, &v);
+            for result in results {
+                assert_eq!(typed(&result), type_of_x, "{name} of {spec}");
+                same(&result, &host(&expected));
+            }
+            let (expected_of_x, expected_of_v) = grad(loss).argnums((Arg::<0>, Arg::<1>)).call((&x, &v))?;
+            same(&of_x, &host(&expected_of_x));
+            same(&of_v, &host(&expected_of_v));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn blocks_updated_with_values_that_are_split_otherwise_are_rejected() {
+    let (_, _mesh) = mesh(4);
+    let x = ramp(&[8, 8], P![None, "x"]);
+    assert!(rejected(&x.at(0).set(ramp(&[8], P!["y"]))).contains("same sharding"));
+    let addends = device_put(&ones([8, 8]), P![None, None].unreduced(["x"])).unwrap();
+    for update in [addends.at(..).set(2.0), addends.at(0).set(2.0)] {
+        assert!(rejected(&update).contains("{U:x}"));
+    }
+}
+
+#[test]
+fn updates_of_entire_varying_values_stay_varying() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let f = shard_map(
+        |x: Array| {
+            let replaced = x.at(..).set(2.0);
+            assert_eq!(replaced.type_name(), "float32[2]{V:x}");
+            // The carry has the type of the updated value, which differs between devices.
+            let (carry, _) = scan_n(|c: Array| Ok::<_, shardax::Error>((c.at(..).set(3.0), ())), x, 2)?;
+            Ok::<_, shardax::Error>(carry)
+        },
+        None,
+    );
+    same(&f.out_specs(P!["x"]).call(ramp(&[4], P!["x"]))?, &[3.0; 4]);
+    Ok(())
+}

@@ -21,7 +21,7 @@ use crate::ops::select::where_;
 use crate::ops::shard_map::ShardMap;
 use crate::shape::{AxisName, AxisSet};
 use crate::sharding::typed::entry;
-use crate::sharding::{AbstractMesh, AxisType, Mesh, NamedSharding, Sharding, Typed, UnreducedKind};
+use crate::sharding::{AbstractMesh, AxisType, DimSpec, Mesh, NamedSharding, Sharding, Typed, UnreducedKind};
 use crate::source;
 
 /// The identity, with a sharding in the type of the result.
@@ -293,6 +293,25 @@ pub(crate) fn sharded_alike(args: &[Array]) -> Vec<Array> {
         }
         _ => args.to_vec(),
     }
+}
+
+/// Returns an update of a part of `x`. Its dimensions that cover `x`'s are split as `x`'s are, unless the update is split
+/// already, because scatters accept such updates too. No data moves, since each device has all of a dimension that is not
+/// split.
+#[track_caller]
+pub(crate) fn covering_like(update: &Array, x: &Array) -> Array {
+    let (x_aval, update_aval) = (x.aval(), update.aval());
+    let Some(of_array) = x_aval.sharding() else { return update.clone() };
+    let of_update =
+        update_aval.sharding().cloned().unwrap_or_else(|| Typed::replicated(of_array.mesh(), update.ndim()));
+    let dims = of_update.dims().iter().enumerate().map(|(d, entry)| match entry {
+        DimSpec::None if update.shape()[d] == x.shape()[d] => of_array.dims()[d].clone(),
+        entry => entry.clone(),
+    });
+    let aligned = of_update.with_dims(dims);
+    // The operation reports axes that split another dimension of the update, and updates of another mesh.
+    let is_accepted = aligned.mesh() == of_array.mesh() && aligned.check_distinct().is_ok();
+    if is_accepted && aligned != of_update { update.sharded(&aligned) } else { update.clone() }
 }
 
 /// The sharding in the type of an array, if it has this rank.

@@ -11,6 +11,7 @@ use crate::ops::primitive::binary::{ADD, MAX, MIN, MUL};
 use crate::ops::primitive::composite::composite1;
 use crate::ops::primitive::dynamic_slice::DynamicUpdateSlice;
 use crate::ops::primitive::gather::GatherScatterMode;
+use crate::ops::primitive::reshard::covering_like;
 use crate::ops::primitive::scatter::{Scatter, ScatterDimensionNumbers, ScatterKind};
 use crate::ops::promotion::convert;
 
@@ -91,7 +92,7 @@ fn fit_value(x: &Array, value: &Array, shape: &[usize]) -> Result<Array> {
 
 /// Updates a single block, without a scatter.
 fn update_block(x: &Array, starts: &[Array], sizes: &[usize], kind: ScatterKind, value: &Array) -> Array {
-    let value = lax::reshape(value, sizes);
+    let value = covering_like(&lax::reshape(value, sizes), x);
     let block = match kind {
         ScatterKind::Set => value,
         ScatterKind::Add => ADD.apply(&read_block(x, starts, sizes), &value),
@@ -99,7 +100,9 @@ fn update_block(x: &Array, starts: &[Array], sizes: &[usize], kind: ScatterKind,
         ScatterKind::Min => MIN.apply(&read_block(x, starts, sizes), &value),
         ScatterKind::Max => MAX.apply(&read_block(x, starts, sizes), &value),
     };
-    if sizes == x.shape() {
+    // An update that says less than the array, for example one that is equal on all devices of a `shard_map`, needs the
+    // operation for the array's type.
+    if sizes == x.shape() && block.aval() == x.aval() {
         return block;
     }
     let operands: Vec<Array> = [x, &block].into_iter().chain(starts).cloned().collect();
