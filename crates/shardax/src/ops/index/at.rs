@@ -240,12 +240,12 @@ impl At {
         at_caller(|| index_plan::update(&self.array, &self.items, kind, &value, &self.options))
     }
 
-    /// Adds values without communication: the result is unreduced over the axes that split the positions, and each
-    /// device adds its values to its addend. Returns `None` if other axes split the array or the result.
     fn zeros(&self) -> Array {
         filled(self.array.shape(), Scalar::Int(0), self.array.dtype())
     }
 
+    /// Adds values without communication: the result is unreduced over the axes that split the positions, and each
+    /// device adds its values to its addend. Returns `None` if other axes split the array or the result.
     fn added_apart(&self, arrays: &[Array], out: &Typed) -> Result<Option<Array>> {
         let specs: Vec<PartitionSpec> = arrays
             .iter()
