@@ -5,6 +5,7 @@
 
 use super::backward_logs::{self, Logs};
 use super::eval::at_eqn;
+use super::higher_order::zeros;
 use super::memo;
 use crate::core::array::Array;
 use crate::core::primitive::{Operand, Tangents};
@@ -325,7 +326,7 @@ fn derive_jvp(program: &Program, nonzero: &[bool], want: &[bool]) -> Result<(Tra
             .zip(&has_tangent)
             .zip(program.out_avals())
             .filter(|((_, has_tangent), _)| **has_tangent)
-            .map(|((t, _), aval)| t.map(|t| t.varying_as(&aval.vma)).unwrap_or_else(|| Array::zeros_of(&aval)))
+            .map(|((t, _), aval)| t.map(|t| t.varying_as(&aval.vma)).unwrap_or_else(|| zeros(&aval)))
             .collect();
         outs.extend(out_tangents);
         Ok(outs)

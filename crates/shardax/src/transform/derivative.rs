@@ -15,6 +15,7 @@ use crate::dtype::DType;
 use crate::error::{AtCaller, Result, err};
 use crate::interpret::ad::{self, Linearized};
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_concrete, trace_flat, types_of};
+use crate::interpret::higher_order::zeros;
 use crate::runtime::concrete_inputs::WholeArrays;
 use crate::runtime::device_put::{committed_sharding, return_to};
 use crate::runtime::dispatch::Cache;
@@ -73,8 +74,10 @@ fn push(pair: &Flat, identity: Option<u64>, f: FlatFn<'_>) -> Result<Flat> {
 
 /// The tangent of a value that depends on nothing differentiable. Integers have a tangent of dtype `float0`.
 fn zero(aval: &Aval) -> Array {
-    let dtype = if aval.dtype.is_inexact() { aval.dtype } else { DType::Float0 };
-    Array::zeros_of(&aval.with_dtype(dtype).strip_weak_type())
+    if aval.dtype.is_inexact() {
+        return zeros(&aval.clone().strip_weak_type());
+    }
+    Array::zeros_of(&aval.with_dtype(DType::Float0).strip_weak_type())
 }
 
 /// Checks the tangent of a value of this type; `None` if the value is not differentiable.

@@ -15,6 +15,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
 use crate::interpret::ad;
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_concrete};
+use crate::interpret::higher_order::zeros;
 use crate::runtime::concrete_inputs::WholeArrays;
 use crate::runtime::device_put::{committed_sharding, return_to};
 use crate::runtime::implicit_jit;
@@ -260,7 +261,7 @@ fn gradient(flat: &Flat, positions: &[usize], options: Options, f: FlatFn<'_>) -
                 return Array::zeros_of(&aval.with_dtype(DType::Float0).strip_weak_type());
             }
             let ct = gradients.next().flatten();
-            ct.unwrap_or_else(|| Array::zeros_of(&aval.cotangent().strip_weak_type()))
+            ct.unwrap_or_else(|| zeros(&aval.cotangent().strip_weak_type()))
         }));
     }
     let mut pair = Flat::default();

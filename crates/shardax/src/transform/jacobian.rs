@@ -16,6 +16,7 @@ use crate::error::{Result, err};
 use crate::interpret::ad;
 use crate::interpret::eval::eval;
 use crate::interpret::flat::{FlatFn, avals_of, flat_fn, trace_concrete};
+use crate::interpret::higher_order::zeros;
 use crate::ops::lax::iota;
 use crate::runtime::concrete_inputs::WholeArrays;
 use crate::runtime::implicit_jit;
@@ -313,7 +314,7 @@ impl Mode for Reverse {
                 let in_cts = linear.transpose(&cts)?;
                 let slopes = at.wanted.iter().zip(&positions).map(|(&leaf, &position)| {
                     let ct = in_cts.get(position).cloned().flatten();
-                    ct.unwrap_or_else(|| Array::zeros_of(&at.primals[at.operand(leaf)].aval()))
+                    ct.unwrap_or_else(|| zeros(&at.primals[at.operand(leaf)].aval()))
                 });
                 Ok(slopes.collect())
             })
@@ -338,11 +339,7 @@ fn differentiable(name: &str, what: &str, aval: &Aval) -> Result<()> {
 
 /// The tangent of a result that does not depend on the arguments.
 fn zero_tangent(out: &Array) -> Array {
-    if out.dtype().is_inexact() {
-        Array::zeros_of(&out.aval())
-    } else {
-        Array::zeros_of(&out.aval().with_dtype(DType::Float0))
-    }
+    if out.dtype().is_inexact() { zeros(&out.aval()) } else { Array::zeros_of(&out.aval().with_dtype(DType::Float0)) }
 }
 
 /// The standard basis: one array like `x` per element of `x`, each with a 1 at that element.

@@ -195,3 +195,31 @@ fn accumulation_inside() -> Result<()> {
     same(&sum, &host(&gradient(w, xs)?));
     Ok(())
 }
+
+/// The derivative of a function of a value that is split, inside of the `shard_map`.
+type Derivative = fn(Array) -> Result<Array>;
+
+#[test]
+fn zero_derivatives_vary_like_the_values() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    let derivatives: [Derivative; 8] = [
+        |x| grad(|_: Array| array(2.0f32)).call(x),
+        |x| grad(|x: Array| stop_gradient(x).sum(..)).call(x),
+        |x| grad(|x: Array| x.argmax(0).astype(DType::F32)).call(x),
+        |x| grad(jit(|x: Array| zeros_like(&x).sum(..))).call(x),
+        |x| Ok(vjp(|x: Array| stop_gradient(x), &x)?.1.call(&x)?.0),
+        |x| Ok(jvp(|x: Array| stop_gradient(x), &x, &x)?.1),
+        |x| jacrev(|x: Array| stop_gradient(x).sum(..)).call(x),
+        |x| jacfwd(|x: Array| stop_gradient(x).sum(..) + axis_index("x")).call(x),
+    ];
+    for (i, derivative) in derivatives.into_iter().enumerate() {
+        let body = move |x: Array| {
+            let zero = derivative(x)?;
+            assert!(zero.type_name().ends_with("{V:x}"), "derivative {i}: {}", zero.type_name());
+            Ok::<_, shardax::Error>(zero.sum(..).expand_dims(0))
+        };
+        let sums = jit(move |x: Array| shard_map(body, None).out_specs(P!["x"]).call(x)).call(ramp(&[8], P!["x"]))?;
+        same(&sums, &[0.0, 0.0]);
+    }
+    Ok(())
+}
