@@ -690,8 +690,48 @@ fn optimizers_of_complex_parameters_equal_optax() -> Result<()> {
         (three_complex_steps(adagrad(0.1))?, [0.95997328, -2.17483926, 0.70013356, 0.0]),
         (three_complex_steps(adamax(0.1))?, [0.94116521, -2.29999971, 0.79417413, 0.0]),
         (three_complex_steps(amsgrad(0.1))?, [0.94116569, -2.29999733, 0.79417157, 0.0]),
+        (three_complex_steps(distance_over_gradients())?, [0.77242488, -2.68272543, 1.63787568, 0.0]),
+        (three_complex_steps(weighted_gradients())?, [0.63894290, -3.08317113, 2.30528545, 0.0]),
     ] {
         assert!(found.iter().zip(want).all(|(x, y)| (x - y).abs() < 1e-5), "{found:?} is not {want:?}");
+    }
+    Ok(())
+}
+
+fn distance_over_gradients() -> (contrib::ScaleByDog, Scale) {
+    (contrib::ScaleByDog { init_step: contrib::DogStep::Distance(0.5), ..contrib::scale_by_dog() }, scale(-1.0))
+}
+
+fn weighted_gradients() -> (contrib::ScaleByDowg, Scale) {
+    (contrib::ScaleByDowg { init_estim_sq_dist: Some(0.5), ..contrib::scale_by_dowg() }, scale(-1.0))
+}
+
+/// Optax squares complex gradients without their absolute value, and compares complex estimates.
+#[test]
+fn parameter_free_optimizers_of_imaginary_parameters_equal_real_ones() -> Result<()> {
+    setup();
+    fn steps<T: GradientTransformation<Array>>(optimizer: T, unit: &Array) -> Result<Array> {
+        let mut params = array([1.0f32, -2.0]) * unit;
+        let mut state = optimizer.init(&params)?;
+        for step in 1..4 {
+            let gradients = array([0.1f32, 0.3]) / step * unit;
+            let (updates, next) = optimizer.update(gradients, state, &params)?;
+            (params, state) = (apply_updates(params, updates)?, next);
+        }
+        Ok(params)
+    }
+    let (one, unit) = (array(1.0f32), complex(array(0.0f32), array(1.0f32)));
+    let adapted = contrib::DAdaptAdamW { estim_lr0: 0.01, ..contrib::dadapt_adamw(1.0) };
+    let expert = contrib::Prodigy { estim_lr0: 0.01, ..contrib::prodigy(1.0) };
+    for (real, imaginary) in [
+        (steps(adapted.clone(), &one)?, steps(adapted, &unit)?),
+        (steps(expert.clone(), &one)?, steps(expert, &unit)?),
+        (steps(distance_over_gradients(), &one)?, steps(distance_over_gradients(), &unit)?),
+        (steps(weighted_gradients(), &one)?, steps(weighted_gradients(), &unit)?),
+    ] {
+        assert_eq!(imaginary.dtype(), DType::Complex64);
+        assert!(allclose(imaginary.imag(), &real, 1e-6, 1e-6)?, "{imaginary} is not i times {real}");
+        assert!(allclose(imaginary.real(), zeros(2), 0.0, 1e-6)?, "{imaginary} is not i times {real}");
     }
     Ok(())
 }

@@ -71,7 +71,7 @@ use super::{
 };
 use shardax::prelude::*;
 
-/// Returns a number in the lowest dtype of the parameters, as Optax's estimates, but in float32 at least.
+/// Returns a real number in the lowest dtype of the parameters, as Optax's estimates, but in float32 at least.
 fn estimate<P: Tree>(params: &P, value: f64) -> Result<Array> {
-    Ok(shardax::numpy::full_dtype((), value, wide_dtype(MixedDtype::Lowest.dtype(params)?)))
+    Ok(shardax::numpy::full_dtype((), value, wide_dtype(MixedDtype::Lowest.dtype(params)?).real()))
 }

@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 
-use super::super::tree_utils::{NormOptions, scale, sub, sum, vdot};
+use super::super::tree_utils::{NormOptions, abs_sq, scale, sub, sum, vdot};
 use super::{
     AddDecayedWeights, GradientTransformation, ScaleByLearningRate, Schedule, add_decayed_weights, count, estimate,
     in_wide_dtypes, one_minus_power, safe_increment, scalar_dtype, scale_by_learning_rate, zeros_in,
@@ -146,9 +146,9 @@ transformation! {
         let rate = &state.estim_lr * factor;
         let rate = rate.astype(state.estim_lr.dtype());
         let weighted = tree::map2(|s, v| s / (v.sqrt() + this.eps), state.grad_sum.clone(), state.exp_avg_sq.clone())?;
-        let along = vdot(&grads, &weighted)?;
+        let along = vdot(&grads, &weighted)?.real();
         let exp_avg = tree::map2(|m, g| mean(m, &rate * g, b1), state.exp_avg, grads.clone())?;
-        let exp_avg_sq = tree::map2(|v, g| mean(v, g.square(), b2), state.exp_avg_sq, grads.clone())?;
+        let exp_avg_sq = tree::map2(|v, g| mean(v, abs_sq(&g), b2), state.exp_avg_sq, grads.clone())?;
         let grad_sum = tree::map2(|s, g| mean(s, &rate * g, root), state.grad_sum, grads)?;
         let size = sum(&tree::map(|s| s.abs(), grad_sum.clone())?);
         let numerator_weighted = mean(state.numerator_weighted, &rate * along, root);
@@ -227,9 +227,9 @@ transformation! {
         let rate = estim_lr * factor;
         let rate = rate.astype(estim_lr.dtype());
         let scaled = scale(estim_lr, &grads)?;
-        let along = vdot(&grads, &sub(&state.params0, params)?)?;
+        let along = vdot(&grads, &sub(&state.params0, params)?)?.real();
         let exp_avg = tree::map2(|m, g| mean(m, g, b1), state.exp_avg, scaled.clone())?;
-        let exp_avg_sq = tree::map2(|v, g| mean(v, g.square(), b2), state.exp_avg_sq, scaled.clone())?;
+        let exp_avg_sq = tree::map2(|v, g| mean(v, abs_sq(&g), b2), state.exp_avg_sq, scaled.clone())?;
         let factor = (if this.safeguard_warmup { estim_lr } else { &rate }) / this.estim_lr0;
         let grad_sum = tree::map2(|s, g| b3 * s + &factor * g, state.grad_sum, scaled)?;
         let numerator_weighted = b3 * state.numerator_weighted + estim_lr / this.estim_lr0 * &rate * along;
