@@ -168,7 +168,7 @@ impl ResizeOptions {
 
 /// Returns the indices of `n` pixels in a floating point dtype.
 fn indices(n: usize, dtype: DType) -> Array {
-    convert(&lax::iota(DType::I32, &[n], 0), dtype, false)
+    convert(&lax::iota(DType::for_indices(&[n]), &[n], 0), dtype, false)
 }
 
 /// Returns element `i` of a vector as a scalar.
@@ -178,8 +178,11 @@ fn scalar_at(x: &Array, i: usize) -> Array {
 
 /// Resamples dimension `d` to `n` elements. Each of them is the nearest element of `x`.
 fn resample_nearest(x: &Array, d: usize, n: usize) -> Array {
-    let source = ((indices(n, DType::F32) + 0.5) * x.shape()[d] as f64 / n as f64).floor().astype(DType::I32);
-    x.take(source, d as i32)
+    let m = x.shape()[d];
+    // Half-integers from 2^24 on are not float32 numbers.
+    let dtype = if n.max(m) > 1 << 23 { DType::F64 } else { DType::F32 };
+    let source = (indices(n, dtype) + 0.5) * m as f64 / n as f64;
+    x.take(source.floor().astype(DType::for_indices(&[m])), d as i32)
 }
 
 fn same_rank(name: &str, image: &Array, shape: &[usize]) -> Result<()> {

@@ -3,6 +3,7 @@
 
 use crate::core::array::Array;
 use crate::core::program::trace::{at_caller, or_failed};
+use crate::dtype::DType;
 use crate::error::{AtCaller, Result, err};
 use crate::ops::lax;
 use crate::ops::numpy::{promote_dtypes, to_inexact, where_};
@@ -105,6 +106,9 @@ impl RegularGridInterpolator {
         let axis = xi.ndim() - 1;
         // For each dimension, the index of the grid point below, and the fraction of the way to the next grid point.
         let mut places = Vec::new();
+        // The positions in the flattened grid can exceed int32, even if no index of a dimension does.
+        let grid_size = self.values.shape()[..d].iter().product();
+        let dtype = DType::for_indices(&[grid_size]);
         let mut outside: Option<Array> = None;
         for (i, grid) in self.points.iter().enumerate() {
             let args =
@@ -115,12 +119,12 @@ impl RegularGridInterpolator {
             let (low, high) = (grid.take(&below, 0), grid.take(&below + 1, 0));
             let beyond = x.less(grid.get(0)) | x.greater(grid.get(-1)) | x.isnan();
             outside = Some(outside.map_or(beyond.clone(), |outside| outside | beyond));
-            places.push((below, (x - &low) / (high - low)));
+            places.push((below.astype(dtype), (x - &low) / (high - low)));
         }
         let strides: Vec<i64> =
             (0..d).map(|i| self.values.shape()[i + 1..d].iter().product::<usize>() as i64).collect();
         let value_shape = &self.values.shape()[d..];
-        let flat = lax::reshape(&self.values, &[&[self.values.shape()[..d].iter().product()], value_shape].concat());
+        let flat = lax::reshape(&self.values, &[&[grid_size], value_shape].concat());
         let y = match self.method {
             GridMethod::Nearest => {
                 let index = places

@@ -6,7 +6,7 @@ use crate::core::program::trace::or_failed;
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::lax;
-use crate::ops::numpy::{floor_divide, promote_dtypes, remainder, to_inexact, where_};
+use crate::ops::numpy::{floor_divide, promote_dtypes, remainder, to_inexact, where_, zeros_dtype};
 use crate::ops::operators::{ArrayLike, IntoArrays};
 
 /// The values outside of an image in [`map_coordinates`].
@@ -91,13 +91,13 @@ fn join(total: Option<Array>, x: &Option<Array>, f: fn(Array, &Array) -> Array) 
 type Neighbour = (Array, Option<Array>, Option<Array>);
 
 /// Returns the pixels next to the coordinates along one dimension of `n` pixels.
-fn neighbours(x: &Array, n: i64, order: usize, mode: Boundary) -> Vec<Neighbour> {
+fn neighbours(x: &Array, n: i64, order: usize, mode: Boundary, dtype: DType) -> Vec<Neighbour> {
     let indices = match order {
-        0 => vec![(round_away(x).astype(DType::I32), None)],
+        0 => vec![(round_away(x).astype(dtype), None)],
         _ => {
             let below = x.floor();
             let weight = x - &below;
-            let index = below.astype(DType::I32);
+            let index = below.astype(dtype);
             vec![(index.clone(), Some(1 - &weight)), (index + 1, Some(weight))]
         }
     };
@@ -128,13 +128,16 @@ fn interpolate(input: &Array, coordinates: &[Array], order: usize, mode: Boundar
             .help("pass an image with at least one pixel"));
     }
     let coordinates = promote_dtypes(&coordinates.iter().collect::<Vec<_>>(), to_inexact)?;
-    let sides = coordinates.iter().zip(input.shape()).map(|(x, &n)| neighbours(x, n as i64, order, mode));
+    // The positions of pixels in the flattened image can exceed int32, even if no index of a dimension does.
+    let dtype = DType::for_indices(&[input.size()]);
+    let sides = coordinates.iter().zip(input.shape()).map(|(x, &n)| neighbours(x, n as i64, order, mode, dtype));
     let sides: Vec<Vec<Neighbour>> = sides.collect();
     let pixels = input.ravel();
     let mut sum: Option<Array> = None;
     for corner in 0..sides.iter().map(Vec::len).product::<usize>() {
         // The digits of `corner`, in the base of each dimension's number of sides, select the side of each dimension.
-        let (mut digits, mut place, mut valid, mut weight) = (corner, Array::from(0i32), None::<Array>, None::<Array>);
+        let (mut digits, mut place, mut valid, mut weight) =
+            (corner, zeros_dtype((), dtype), None::<Array>, None::<Array>);
         for (side, &n) in sides.iter().zip(input.shape()) {
             let (index, exists, share) = &side[digits % side.len()];
             digits /= side.len();
@@ -142,7 +145,7 @@ fn interpolate(input: &Array, coordinates: &[Array], order: usize, mode: Boundar
             valid = join(valid, exists, |a, b| a & b);
             weight = join(weight, share, |a, b| a * b);
         }
-        let values = pixels.take(place.astype(DType::I32), 0);
+        let values = pixels.take(place.astype(dtype), 0);
         let values = match (mode, valid) {
             (Boundary::Constant(outside), Some(valid)) => {
                 where_(valid, values, Array::from(outside).astype(input.dtype()))

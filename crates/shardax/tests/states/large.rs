@@ -228,6 +228,33 @@ fn positions_of_large_arrays_are_int64() -> Result<()> {
     Ok(())
 }
 
+/// Positions in the flattened image or grid, whose sizes fit int32.
+#[test]
+fn positions_in_large_images_are_int64() -> Result<()> {
+    use shardax::scipy::interpolate::{GridMethod, RegularGridInterpolator};
+    use shardax::scipy::ndimage::{Boundary, map_coordinates};
+    setup();
+    type F = fn(Array, Array) -> Result<Array>;
+    fn interpolated(image: Array, x: Array, method: GridMethod) -> Result<Array> {
+        let grid = image.shape().iter().map(|&n| arange(0..n as i32).astype(DType::F32)).collect::<Vec<_>>();
+        Ok(RegularGridInterpolator::new(grid, image)?.method(method).call(stack([&x, &x], -1)))
+    }
+    let functions: [(F, DType); 4] = [
+        (|image, x| Ok(map_coordinates(image, [&x, &x], 0, Boundary::Nearest)), DType::I8),
+        (|image, x| Ok(map_coordinates(image, [&x, &x], 1, Boundary::Constant(0.0))), DType::I8),
+        (|image, x| interpolated(image, x, GridMethod::Nearest), DType::F32),
+        (|image, x| interpolated(image, x, GridMethod::Linear), DType::F32),
+    ];
+    for (i, (f, dtype)) in functions.into_iter().enumerate() {
+        let args = (shape_dtype_struct(&[1 << 16, (1 << 15) + 1], dtype), shape_dtype_struct(&[3], DType::F32));
+        let text = jit(f).lower(args)?.as_text().to_owned();
+        let read = |line: &&str| line.contains("stablehlo.gather") && line.contains("2147549184x");
+        let gathers: Vec<&str> = text.lines().filter(read).collect();
+        assert!(!gathers.is_empty() && gathers.iter().all(|line| line.contains("xi64>")), "function {i}: {gathers:?}");
+    }
+    Ok(())
+}
+
 /// Functions whose programs list all coefficients; collectives list the indices of a mapped axis.
 const UNROLLED: [&str; 3] = ["linalg::poly", "numpy::polyder", "numpy::polyint"];
 
