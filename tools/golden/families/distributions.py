@@ -96,6 +96,16 @@ case(
     shape=(3, 6),
     tol=0,
 )
+for dtype in ("bf16", "f16"):
+    case(
+        "binomial",
+        lambda k, n, p: random.binomial(k, n, p, (3, 6)),
+        values([3.0, 10, 100, 1000, 50, -1], dtype),
+        values([0.5, 0.1, 0.3, 0.7, 1.0, 0.5], dtype),
+        shape=(3, 6),
+        name=dtype,
+        tol=0,
+    )
 for op in ("gamma", "loggamma", "chisquare"):
 
     def approximate(k, a, shape=SHAPE, dtype=None, fn=getattr(random, op)):

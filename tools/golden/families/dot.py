@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jax import lax
 
-from golden import DTYPES, Family, integers, normal, small
+from golden import DTYPES, Family, integers, normal, small, values
 
 family = Family("dot")
 ALL = [(0, 0), (None, 0), (1, None), (2, 1)]
@@ -184,4 +184,34 @@ for dtype, preferred in [("f64", "f32"), ("f32", "bf16"), ("f32", "i32"), ("i8",
         batch=False,
         tol=2e-2 if preferred == "bf16" else 1e-6,
         grad_tol=2e-2 if preferred == "bf16" else 1e-6,
+    )
+
+
+def ragged(contracting, batch, ragged, group):
+    """The dimension numbers of `ragged_dot_general`."""
+    return lax.RaggedDotDimensionNumbers((contracting, batch), [ragged], group)
+
+
+grouped = ((2,), (2,)), ((0,), (1,))
+for name, numbers, shapes, sizes in [
+    ("rows", (*grouped, 1, [0]), [(2, 3, 2), (2, 2, 2, 2)], [[1, 2], [2, 1]]),
+    ("rows_of_a_part", (*grouped, 1, [0]), [(2, 3, 2), (2, 2, 2, 2)], [1, 1]),
+    ("contracted", (((1,), (1,)), ((0,), (0,)), 1, []), [(2, 3, 2), (2, 3, 2)], [[2, 1, 0], [0, 1, 1]]),
+    ("batch", (((1,), (1,)), ((0,), (0,)), 0, []), [(2, 3, 2), (2, 3, 2)], [1, 1]),
+    ("sizes_by_row", (((2,), (1,)), ((), ()), 1, [0]), [(2, 3, 2), (2, 2, 1)], [[1, 2], [3, 0]]),
+    ("second_contracted", (((1, 0), (1, 0)), ((), ()), 0, []), [(2, 3, 2), (2, 3, 2)], [[1, 0], [0, 1], [1, 1]]),
+]:
+    contracting, batch, dimension, group = numbers
+    family.case(
+        f"ragged_dot_general_f32_{name}",
+        lambda x, y, n, numbers=numbers: lax.ragged_dot_general(x, y, n, ragged(*numbers)),
+        normal(*shapes[0]),
+        normal(*shapes[1]),
+        values(sizes, "i32"),
+        op="ragged_dot_general",
+        params={"contracting": contracting, "batch": batch, "ragged": dimension, "group": group},
+        wrt=(0, 1),
+        # JAX has the derivatives of products whose rows are in groups only.
+        grad="rows" in name,
+        batch=False,
     )

@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import jax.scipy.linalg as jsl
 import numpy as np
+from jax import lax
 
 from golden import Family, normal, values
 
@@ -54,3 +55,31 @@ case("toeplitz_symmetric", jsl.toeplitz, normal(3), batch=False, tol=0)
 case("expm", jsl.expm, normal(3, 3), tol=1e-4, grad_tol=2e-3, batch=[(0,)])
 case("expm", jsl.expm, normal(3, 3, scale=6.0), name="large", tol=2e-3, grad=False, batch=False)
 case("expm", jsl.expm, normal(2, 2, dtype="f64"), name="f64", tol=1e-10, grad_tol=1e-9, batch=False)
+
+solve = lambda dl, d, du, b: lax.linalg.tridiagonal_solve(dl, d, du, b)
+diagonals = values([[9.0, 1, -1, 0.5], [0, 1, 2, 3]]), values([[4.0, 5, 3, 4], [8, 9, 10, 7]]), values([[1.0, 0.5, -1, 7], [1, 2, 3, 9]])
+case("tridiagonal_solve", solve, *diagonals, normal(2, 4, 2), batch=[(0, 0, 0, 0)])
+# Without an exchange of rows the first pivot is 0, and the third one has no digits.
+pivots = values([0.0, 1, 1, 3]), values([0.0, 2, 1e-6, 1]), values([1.0, 1, 2, 0])
+case("tridiagonal_solve", solve, *pivots, normal(4, 2), name="pivots", batch=False)
+case("tridiagonal_solve", solve, *(normal(5, dtype="f64") for _ in range(3)), normal(5, 1, dtype="f64"), name="f64", batch=False, tol=1e-9, grad_tol=1e-8)
+case("tridiagonal_solve", solve, *(normal(5, dtype="c64") for _ in range(3)), normal(5, 2, dtype="c64"), name="c64", batch=False, tol=1e-4, grad_tol=2e-3)
+
+
+def hermitian(x, lower):
+    """The form of LAPACK of x + xᴴ."""
+    return tuple(lax.linalg.tridiagonal(x + jnp.conj(x.mT), lower=lower))
+
+
+for dtype in ("f32", "c64", "f64"):
+    for lower in (True, False):
+        case(
+            "tridiagonal",
+            lambda x, lower=lower: hermitian(x, lower),
+            normal(4, 4, dtype=dtype),
+            params={"lower": lower},
+            name=f"{dtype}_{'lower' if lower else 'upper'}",
+            grad=False,
+            batch=[(0,)] if dtype == "f32" else False,
+            tol=1e-10 if dtype == "f64" else 1e-4,
+        )

@@ -1,11 +1,11 @@
 //! Contractions.
 
-use shardax::lax::{self, DotOptions, Precision};
+use shardax::lax::{self, DotOptions, Precision, RaggedDotDimensionNumbers};
 use shardax::numpy as np;
 use shardax::prelude::*;
 
 use super::read::ints;
-use super::{Case, Fun, many, two};
+use super::{Case, Fun, many, three, two};
 
 pub fn function(case: &Case) -> Option<Fun> {
     // A case without these parameters uses the defaults.
@@ -22,6 +22,20 @@ pub fn function(case: &Case) -> Option<Fun> {
             let (contract, batch, preferred) =
                 (pair("contracting", case), pair("batch", case), case.dtype("preferred"));
             two(move |x, y| lax::dot_general(x, y, (&contract.0, &contract.1), (&batch.0, &batch.1), preferred))
+        }
+        "ragged_dot_general" => {
+            let dims = |name: &str, i: usize| -> Vec<usize> {
+                ints(&case.param(name)[i]).iter().map(|&d| d as usize).collect()
+            };
+            let dims = RaggedDotDimensionNumbers {
+                lhs_contracting: dims("contracting", 0),
+                rhs_contracting: dims("contracting", 1),
+                lhs_batch: dims("batch", 0),
+                rhs_batch: dims("batch", 1),
+                lhs_ragged_dimension: case.int("ragged") as usize,
+                rhs_group_dimension: case.ints("group").first().map(|&d| d as usize),
+            };
+            three(move |x, y, sizes| lax::ragged_dot_general(x, y, sizes, &dims))
         }
         "dot" if precision.is_some() => two(move |x, y| options.dot(x, y)),
         "dot" => two(|x, y| np::dot(x, y)),

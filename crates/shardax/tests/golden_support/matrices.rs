@@ -34,6 +34,14 @@ pub fn function(case: &Case) -> Option<Fun> {
         "toeplitz" => two(|c, r| sl::toeplitz(c, r)),
         "toeplitz_symmetric" => one(|c| sl::toeplitz_symmetric(c)),
         "expm" => one(|x| sl::expm(x)),
+        "tridiagonal_solve" => many(|xs| Ok(vec![lax::linalg::tridiagonal_solve(&xs[0], &xs[1], &xs[2], &xs[3])])),
+        "tridiagonal" => {
+            let lower = case.flag("lower");
+            many(move |xs| {
+                let (a, d, e, taus) = lax::linalg::tridiagonal(&xs[0] + adjoint(&xs[0]), lower);
+                Ok(vec![a, d, e, taus])
+            })
+        }
         _ => None,
     }
 }
