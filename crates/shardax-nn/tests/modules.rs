@@ -366,3 +366,21 @@ fn prelu_has_a_slope_that_is_learned() -> Result<()> {
     assert_eq!(layers.forward(ones([1, 2])).shape(), [1, 3]);
     Ok(())
 }
+
+#[test]
+fn texts_and_numbers_are_paddings_of_convolutions() -> Result<()> {
+    setup();
+    let shape = |padding: ConvPadding| -> Result<Vec<usize>> {
+        let layer = Conv::builder(3, 4, [3]).padding(padding).build(&mut Rngs::new(0));
+        let y = layer.forward(ones([1, 8, 3]));
+        y.check()?;
+        Ok(y.shape().to_vec())
+    };
+    for (padding, size) in [("SAME", 8), ("VALID", 6), ("CIRCULAR", 8), ("REFLECT", 8), ("CAUSAL", 8)] {
+        assert_eq!(shape(padding.into())?, [1, size, 4], "{padding}");
+    }
+    assert_eq!(shape(2.into())?, [1, 10, 4]);
+    let error = shape("CASUAL".into()).expect_err("a text that names no padding").to_string();
+    assert!(error.contains("unknown padding \"CASUAL\""), "{error}");
+    Ok(())
+}

@@ -35,6 +35,25 @@ impl From<Padding> for ConvPadding {
     }
 }
 
+/// Flax's names: `"CIRCULAR"`, `"REFLECT"`, `"CAUSAL"`, and those of [`Padding`].
+impl From<&'static str> for ConvPadding {
+    fn from(name: &'static str) -> Self {
+        match name.to_ascii_uppercase().as_str() {
+            "CIRCULAR" => ConvPadding::Circular,
+            "REFLECT" => ConvPadding::Reflect,
+            "CAUSAL" => ConvPadding::Causal,
+            _ => ConvPadding::Zeros(name.into()),
+        }
+    }
+}
+
+/// A number is [`Padding::Around`].
+impl From<i32> for ConvPadding {
+    fn from(count: i32) -> Self {
+        Padding::from(count).into()
+    }
+}
+
 impl From<Vec<(i64, i64)>> for ConvPadding {
     fn from(pairs: Vec<(i64, i64)>) -> Self {
         Padding::from(pairs).into()

@@ -3,6 +3,7 @@
 use std::f64::consts::PI;
 
 use crate::core::array::Array;
+use crate::error::{Result, err};
 use crate::ops::numpy::where_;
 
 /// The interpolation method.
@@ -23,9 +24,37 @@ pub enum ResizeMethod {
     Lanczos3,
     /// A sinc over ten pixels, windowed by a sinc that is five times as wide.
     Lanczos5,
+    /// A text that names no method. The function that receives it returns an error.
+    #[doc(hidden)]
+    Unknown(&'static str),
+}
+
+/// JAX's names, such as `"bilinear"` or `"lanczos3"`.
+impl From<&'static str> for ResizeMethod {
+    fn from(name: &'static str) -> Self {
+        match name {
+            "nearest" => ResizeMethod::Nearest,
+            "linear" | "bilinear" | "trilinear" | "triangle" => ResizeMethod::Linear,
+            "cubic" | "bicubic" | "tricubic" => ResizeMethod::Cubic,
+            "lanczos3" => ResizeMethod::Lanczos3,
+            "lanczos5" => ResizeMethod::Lanczos5,
+            _ => ResizeMethod::Unknown(name),
+        }
+    }
 }
 
 impl ResizeMethod {
+    /// Returns an error for a text that names no method.
+    pub(super) fn check(self, function: &str) -> Result<()> {
+        match self {
+            ResizeMethod::Unknown(text) => Err(err!(Value, "{function} got the unknown method {text:?}").help(
+                "the methods are \"nearest\", \"linear\", \"bilinear\", \"trilinear\", \"triangle\", \"cubic\", \"bicubic\", \"tricubic\", \
+                 \"lanczos3\" and \"lanczos5\"",
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Returns the weight of a pixel at this distance, which must not be negative.
     pub(super) fn weight(self, distance: &Array) -> Array {
         match self {
@@ -33,6 +62,7 @@ impl ResizeMethod {
             ResizeMethod::Cubic => cubic(distance),
             ResizeMethod::Lanczos3 => lanczos(distance, 3.0),
             ResizeMethod::Lanczos5 => lanczos(distance, 5.0),
+            ResizeMethod::Unknown(_) => distance.clone(),
         }
     }
 }

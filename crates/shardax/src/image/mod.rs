@@ -46,10 +46,16 @@ impl From<ResizeMethod> for ResizeOptions {
     }
 }
 
+impl From<&'static str> for ResizeOptions {
+    fn from(method: &'static str) -> Self {
+        ResizeOptions::new(method)
+    }
+}
+
 impl ResizeOptions {
     /// Creates options with this method.
-    pub fn new(method: ResizeMethod) -> Self {
-        ResizeOptions { method, antialias: true, precision: Precision::Highest }
+    pub fn new(method: impl Into<ResizeMethod>) -> Self {
+        ResizeOptions { method: method.into(), antialias: true, precision: Precision::Highest }
     }
 
     /// Sets whether the kernel becomes wider where the image becomes smaller, so that every pixel contributes. Default
@@ -72,6 +78,7 @@ impl ResizeOptions {
         or_failed(&image, || {
             image.check()?;
             let shape = shape_of(shape)?.to_vec();
+            self.method.check("resize")?;
             same_rank("resize", &image, &shape)?;
             let dims: Vec<usize> = (0..image.ndim()).filter(|&d| image.shape()[d] != shape[d]).collect();
             if self.method == ResizeMethod::Nearest {
@@ -107,6 +114,7 @@ impl ResizeOptions {
         or_failed(&image, || {
             image.check()?;
             let shape = shape_of(shape)?.to_vec();
+            self.method.check("scale_and_translate")?;
             same_rank("scale_and_translate", &image, &shape)?;
             if self.method == ResizeMethod::Nearest {
                 return Err(err!(NotImplemented, "scale_and_translate does not support nearest neighbours")

@@ -32,6 +32,20 @@ pub enum NormOrder {
     /// For matrices, 1 is the largest sum of absolute values of a column, and infinity is the largest sum of a row; -1 and
     /// -infinity are the smallest sums of a column and of a row. 2 is the largest and -2 the smallest singular value.
     P(f64),
+    /// A text that names no norm. The function that receives it returns an error.
+    #[doc(hidden)]
+    Unknown(&'static str),
+}
+
+/// JAX's names: `"fro"` and `"nuc"`.
+impl From<&'static str> for NormOrder {
+    fn from(name: &'static str) -> Self {
+        match name {
+            "fro" => NormOrder::Fro,
+            "nuc" => NormOrder::Nuc,
+            _ => NormOrder::Unknown(name),
+        }
+    }
 }
 
 impl From<i32> for NormOrder {
@@ -132,7 +146,7 @@ pub fn vector_norm(x: impl ArrayLike, order: impl Into<NormOrder>, axes: impl In
         let order = match order {
             NormOrder::Default => NormOrder::P(2.0),
             NormOrder::P(_) => order,
-            NormOrder::Fro | NormOrder::Nuc => {
+            NormOrder::Fro | NormOrder::Nuc | NormOrder::Unknown(_) => {
                 return Err(err!(Value, "invalid order {order:?} for the norms of vectors of {}", x.type_name())
                     .help("the order of a vector norm must be a number; `matrix_norm` has this order"));
             }

@@ -36,6 +36,7 @@ mod sharded;
 mod softmax;
 mod sorts;
 mod sums;
+mod texts;
 mod tridiagonal;
 mod trimming;
 mod vectors;

@@ -29,6 +29,30 @@ pub enum Padding {
     Valid,
     /// The number of elements before and after each spatial dimension. Negative numbers remove elements.
     Explicit(Vec<(i64, i64)>),
+    /// The same number of elements before and after each spatial dimension.
+    Around(i64),
+    /// A text that names no padding. The function that receives it returns an error.
+    #[doc(hidden)]
+    Unknown(&'static str),
+}
+
+/// JAX's names: `"SAME"`, `"SAME_LOWER"` and `"VALID"`, in upper or lower case.
+impl From<&'static str> for Padding {
+    fn from(name: &'static str) -> Self {
+        match name.to_ascii_uppercase().as_str() {
+            "SAME" => Padding::Same,
+            "SAME_LOWER" => Padding::SameLower,
+            "VALID" => Padding::Valid,
+            _ => Padding::Unknown(name),
+        }
+    }
+}
+
+/// A number is [`Padding::Around`].
+impl From<i32> for Padding {
+    fn from(count: i32) -> Self {
+        Padding::Around(count.into())
+    }
 }
 
 impl From<Vec<(i64, i64)>> for Padding {
@@ -68,6 +92,9 @@ impl Padding {
                 Ok(pairs.collect())
             }
             Padding::Valid => Ok(vec![(0, 0); sizes.len()]),
+            Padding::Around(count) => Ok(vec![(*count, *count); sizes.len()]),
+            Padding::Unknown(text) => Err(err!(Value, "{name} got the unknown padding {text:?}")
+                .help("the paddings are \"SAME\", \"SAME_LOWER\", \"VALID\", a number, and a pair (before, after) for each dimension")),
             Padding::Explicit(pairs) if pairs.len() == sizes.len() => Ok(pairs.clone()),
             Padding::Explicit(pairs) => {
                 Err(err!(Value, "{name} got {} pairs of padding {pairs:?} for {} dimensions", pairs.len(), sizes.len())

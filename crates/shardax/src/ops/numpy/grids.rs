@@ -79,7 +79,7 @@ pub fn triu_indices(n: usize, k: i32) -> (Array, Array) {
 #[track_caller]
 pub fn mask_indices(n: usize, mask_fn: impl Fn(Array, i32) -> Array, k: i32) -> (Array, Array) {
     at_caller(|| {
-        let mask = mask_fn(super::ones([n, n]), k);
+        let mask = mask_fn(super::ones_dtype([n, n], DType::F32), k);
         match &super::nonzero(&mask, None)[..] {
             [rows, columns] => (rows.clone(), columns.clone()),
             indices => {

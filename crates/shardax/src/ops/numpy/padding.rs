@@ -37,6 +37,29 @@ pub enum PadMode {
     Median,
     /// Arbitrary values. As in JAX, they are zeros.
     Empty,
+    /// A text that names no mode. [`pad`] returns an error.
+    #[doc(hidden)]
+    Unknown(&'static str),
+}
+
+/// JAX's names, such as `"edge"` or `"reflect"`. The constant of `"constant"` is 0.
+impl From<&'static str> for PadMode {
+    fn from(name: &'static str) -> Self {
+        match name {
+            "constant" => PadMode::Constant(0.0),
+            "edge" => PadMode::Edge,
+            "reflect" => PadMode::Reflect,
+            "symmetric" => PadMode::Symmetric,
+            "wrap" => PadMode::Wrap,
+            "linear_ramp" => PadMode::LinearRamp,
+            "maximum" => PadMode::Maximum,
+            "minimum" => PadMode::Minimum,
+            "mean" => PadMode::Mean,
+            "median" => PadMode::Median,
+            "empty" => PadMode::Empty,
+            _ => PadMode::Unknown(name),
+        }
+    }
 }
 
 /// A number is the constant.
@@ -198,6 +221,10 @@ impl PadOptions {
                 match mode {
                     PadMode::Constant(value) => self.constant(x, &widths, value),
                     PadMode::Empty => self.constant(x, &widths, 0.0),
+                    PadMode::Unknown(text) => Err(err!(Value, "pad got the unknown mode {text:?}").help(
+                        "the modes are \"constant\", \"edge\", \"reflect\", \"symmetric\", \"wrap\", \"linear_ramp\", \"maximum\", \"minimum\", \
+                         \"mean\", \"median\" and \"empty\"",
+                    )),
                     _ => (0..x.ndim()).try_fold(x.clone(), |x, d| {
                         if widths[d] == (0, 0) {
                             return Ok(x);
