@@ -29,7 +29,7 @@ pub enum Padding {
     Valid,
     /// The number of elements before and after each spatial dimension. Negative numbers remove elements.
     Explicit(Vec<(i64, i64)>),
-    /// The same number of elements before and after each spatial dimension.
+    /// This number of elements before and after each spatial dimension.
     Around(i64),
     /// A text that names no padding. The function that receives it returns an error.
     #[doc(hidden)]
