@@ -3,12 +3,14 @@
 use std::ops::Range;
 use std::path::Path;
 
+use serde_json::{Value, json};
 use shardax_models::huggingface::Weights;
-use shardax_models::{Adapter, Config, Decoder, Pretrained};
+use shardax_models::{Adapter, Bert, ClipSeg, Config, Decoder, Florence, MobileVit, Pretrained, RtDetr, SoundEncoder};
 use shardax_nn::prelude::*;
 
 use super::common::Folder;
 use super::mutating::{self, Format};
+use super::quick::one_of;
 use super::rejected::copy;
 use super::{folder, setup};
 
@@ -88,4 +90,67 @@ fn mutated_models_are_loaded_or_errors() -> Result<()> {
     let folder = Folder::new();
     mutating::run("fuzz::reads_mutants", &formats(&folder.0)?, &folder.0, 60);
     Ok(())
+}
+
+/// Returns the configuration with one field missing, or with another value, for each field of it and of its objects and lists.
+fn changed(config: &Value) -> Vec<Value> {
+    let others =
+        [json!(null), json!("nonsense"), json!(true), json!(-1), json!(0), json!(1), json!(1.5), json!([]), json!({})];
+    let sizes = [json!(3), json!(1u64 << 40), json!(u64::MAX), json!(1e300), json!([1u64 << 40, 1]), json!([[2]])];
+    let others: Vec<Value> = others.into_iter().chain(sizes).collect();
+    match config {
+        Value::Object(fields) => {
+            let each = fields.iter().flat_map(|(name, value)| {
+                let with = |value: Value| {
+                    let mut fields = fields.clone();
+                    fields.insert(name.clone(), value);
+                    Value::Object(fields)
+                };
+                let mut missing = fields.clone();
+                missing.remove(name);
+                let inner = changed(value).into_iter().map(with);
+                inner.chain(others.iter().cloned().map(with)).chain([Value::Object(missing)]).collect::<Vec<Value>>()
+            });
+            each.collect()
+        }
+        Value::Array(entries) if !entries.is_empty() => {
+            let with = |value: Value| {
+                let mut entries = entries.clone();
+                entries[0] = value;
+                Value::Array(entries)
+            };
+            let shorter = Value::Array(entries[1..].to_vec());
+            changed(&entries[0]).into_iter().chain(others).map(with).chain([shorter]).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Loads the model of a folder with each of these configurations. Returns how many of them load.
+fn load_changed<M: Pretrained>(name: &str) -> usize {
+    let temp = Folder::new();
+    std::fs::write(temp.join("model.safetensors"), copy(name, "model.safetensors")).expect("a file");
+    let config: Value = serde_json::from_slice(&copy(name, "config.json")).expect("JSON");
+    let loads = changed(&config).into_iter().step_by(one_of(48)).filter(|config| {
+        std::fs::write(temp.join("config.json"), config.to_string()).expect("a file");
+        M::from_pretrained(&temp.0).is_ok()
+    });
+    loads.count()
+}
+
+/// No field of a configuration makes loading a model panic or allocate more memory than there is.
+#[test]
+fn changed_fields_are_loaded_or_errors() {
+    setup();
+    let count = load_changed::<Decoder>("recurrent_gemma")
+        + load_changed::<Decoder>("minimax")
+        + load_changed::<Bert>("convbert")
+        + load_changed::<SoundEncoder>("wav2vec2_bert_adapter")
+        + load_changed::<SoundEncoder>("wav2vec2_conformer")
+        + load_changed::<Florence>("florence2")
+        + load_changed::<MobileVit>("mobilevit")
+        + load_changed::<ClipSeg>("clipseg_pixels")
+        + load_changed::<RtDetr>("rt_detr_v2");
+    // Fields without an effect can have any value.
+    assert!(count > 0, "no configuration loads");
 }
