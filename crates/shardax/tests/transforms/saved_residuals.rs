@@ -54,7 +54,7 @@ fn residuals_have_names_lines_and_types() -> Result<()> {
         matches!(origin, ResidualOrigin::Named(name, line)
         if name == "inner" && line.file().ends_with("saved_residuals.rs"))
     };
-    assert!(origins.iter().any(|origin| is_named(origin)), "{kept:?}");
+    assert!(origins.iter().any(is_named), "{kept:?}");
     assert!(origins.contains(&&ResidualOrigin::Captured), "{kept:?}");
     assert!(kept.iter().all(|residual| residual.aval.byte_size().is_ok_and(|size| size == 8)), "{kept:?}");
     Ok(())
