@@ -1,11 +1,11 @@
 //! Cholesky decompositions of single matrices, by blocks of rows of the transposed factor.
 
-use ndarray::{Array2, ArrayView2, ArrayViewMut2, s};
+use ndarray::{ArrayView2, ArrayViewMut2, s};
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::product::{Before, product};
 use crate::real::Real;
-use crate::substitution::Equations;
+use crate::substitution::{Equations, Triangular};
 
 /// The number of rows of a block.
 const BLOCK: usize = 32;
@@ -20,8 +20,6 @@ pub(crate) fn factorize<T: Real>(a: &[T], n: usize, l: &mut [T]) -> bool {
     let stride = n.next_multiple_of(2 * TILE) + TILE;
     let mut upper = vec![T::ZERO; n * stride];
     transpose_lower(a, n, &mut upper, stride);
-    let mut diagonal = vec![T::ZERO; BLOCK.min(n) * BLOCK.min(n)];
-    let mut factors = diagonal.clone();
     for start in (0..n).step_by(BLOCK) {
         let end = (start + BLOCK).min(n);
         let count = end - start;
@@ -31,31 +29,34 @@ pub(crate) fn factorize<T: Real>(a: &[T], n: usize, l: &mut [T]) -> bool {
         if let (Ok(known), Ok(mut rows)) =
             (ArrayView2::from_shape((start, stride), &*known), ArrayViewMut2::from_shape((count, stride), &mut *rows))
         {
-            let negated: Array2<T> = known.slice(s![.., start..end]).t().map(|x| -*x);
             product(
-                &negated.view(),
+                &known.slice(s![.., start..end]).t(),
                 &known.slice(s![.., start..n]),
-                Before::Added,
+                Before::Reduced,
                 &mut rows.slice_mut(s![.., start..n]),
             );
         }
-        let diagonal = &mut diagonal[..count * count];
-        for (to, from) in diagonal.chunks_exact_mut(count).zip(rows.chunks_exact(stride)) {
-            to.copy_from_slice(&from[start..end]);
+        let mut diagonal = [[T::ZERO; BLOCK]; BLOCK];
+        for (i, (to, from)) in diagonal.iter_mut().zip(rows.chunks_exact(stride)).enumerate() {
+            to[i..count].copy_from_slice(&from[start + i..end]);
         }
-        if !Arch::new().dispatch(DiagonalBlock { rows: diagonal, count }) {
+        if !Arch::new().dispatch(DiagonalBlock { rows: &mut diagonal, count }) {
             return false;
         }
-        for (i, (from, to)) in diagonal.chunks_exact(count).zip(rows.chunks_exact_mut(stride)).enumerate() {
-            to[start + i..end].copy_from_slice(&from[i..]);
+        for (i, (from, to)) in diagonal.iter().zip(rows.chunks_exact_mut(stride)).enumerate() {
+            to[start + i..end].copy_from_slice(&from[i..count]);
         }
         // The part of the rows to the right is the solution of a system with the transposed block.
-        let factors = &mut factors[..count * count];
-        (0..count).for_each(|i| (0..=i).for_each(|j| factors[i * count + j] = diagonal[j * count + i]));
+        let matrix = Triangular {
+            data: diagonal.as_flattened(),
+            stride: BLOCK,
+            count,
+            is_transposed: true,
+            is_forward: true,
+            has_unit_diagonal: false,
+        };
         if end < n {
-            let columns = n - end;
-            let x = &mut rows[end..];
-            Equations { factors, count, has_unit_diagonal: false, is_forward: true, x, stride, columns }.solve();
+            Equations { matrix, x: &mut rows[end..], stride, columns: n - end }.solve();
         }
     }
     l.fill(T::ZERO);
@@ -85,9 +86,13 @@ fn tiles(n: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..n).step_by(TILE).flat_map(|i| (0..=i).step_by(TILE).map(move |j| (i, j)))
 }
 
-/// The upper triangle of a symmetric matrix, which its factor replaces. The result is whether all pivots are positive.
+/// The number of elements of a row that are updated together.
+const CHUNK: usize = 8;
+
+/// The upper triangle of a symmetric matrix of `count` rows, which its factor replaces. Elements of the other triangle may change. The result
+/// is whether all pivots are positive.
 struct DiagonalBlock<'a, T> {
-    rows: &'a mut [T],
+    rows: &'a mut [[T; BLOCK]; BLOCK],
     count: usize,
 }
 
@@ -95,20 +100,28 @@ impl<T: Real> WithSimd for DiagonalBlock<'_, T> {
     type Output = bool;
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> bool {
-        let count = self.count;
-        for k in 0..count {
-            let (row, below) = self.rows[k * count..].split_at_mut(count);
+    fn with_simd<S: Simd>(self, simd: S) -> bool {
+        for k in 0..self.count {
+            let (row, below) = self.rows[k..].split_at_mut(1);
+            let row = &mut row[0];
             let pivot = row[k];
             if !(pivot > T::ZERO && pivot.is_finite()) {
                 return false;
             }
             let root = pivot.root();
             row[k] = root;
-            row[k + 1..].iter_mut().for_each(|x| *x = *x / root);
-            for (i, other) in (k + 1..).zip(below.chunks_exact_mut(count)) {
-                let factor = row[i];
-                other[i..].iter_mut().zip(&row[i..]).for_each(|(x, y)| *x = *x - factor * *y);
+            for x in &mut row[k + 1..] {
+                *x = *x / root;
+            }
+            for (i, other) in (k + 1..self.count).zip(below) {
+                let factor = -row[i];
+                // Entire vectors, from the one with the diagonal on.
+                let (to, from) = (other.as_chunks_mut::<CHUNK>().0, row.as_chunks::<CHUNK>().0);
+                for (to, from) in to.iter_mut().zip(from).skip(i / CHUNK) {
+                    for (x, y) in to.iter_mut().zip(from) {
+                        *x = T::multiply_add(simd, factor, *y, *x);
+                    }
+                }
             }
         }
         true

@@ -101,6 +101,8 @@ mod top_k;
 mod triangular_solve;
 #[cfg(feature = "decompositions")]
 mod values;
+#[cfg(feature = "decompositions")]
+mod vectors;
 mod view;
 mod winograd;
 

@@ -23,9 +23,11 @@ pub(crate) enum Before {
     Ignored,
     /// The product is added to them.
     Added,
+    /// The product is subtracted from them.
+    Reduced,
 }
 
-/// Computes `c = a b` or `c += a b`. Each element's sum depends only on the contracted dimension, and not on the number of
+/// Computes `c = a b`, `c += a b` or `c -= a b`. Each element's sum depends only on the contracted dimension, and not on the number of
 /// rows or columns. Allocates at most 1,024 × 512 elements, and 512 × 768 of the right operand.
 ///
 /// # Panics
@@ -50,8 +52,9 @@ pub(crate) fn product<T: Float>(
             let of_depth = slice(start..(start + block).min(depth));
             let a = a.slice_axis(Axis(0), of_rows).slice_axis_move(Axis(1), of_depth);
             let b = b.slice_axis(Axis(0), of_depth);
-            let is_added = before == Before::Added || start > 0;
-            multiply(&a, &b, is_added, &mut c);
+            let is_added = before != Before::Ignored || start > 0;
+            let factor = if before == Before::Reduced { T::zero() - T::one() } else { T::one() };
+            multiply(&a, &b, factor, is_added, &mut c);
         }
     }
 }
@@ -116,7 +119,14 @@ impl Multiply for f64 {
     }
 }
 
-fn multiply<T: Float>(a: &ArrayView2<'_, T>, b: &ArrayView2<'_, T>, is_added: bool, c: &mut ArrayViewMut2<'_, T>) {
+/// Computes `c = factor a b`, or adds it to `c`.
+fn multiply<T: Float>(
+    a: &ArrayView2<'_, T>,
+    b: &ArrayView2<'_, T>,
+    factor: T,
+    is_added: bool,
+    c: &mut ArrayViewMut2<'_, T>,
+) {
     let ((rows, depth), columns) = (a.dim(), b.ncols());
     debug_assert_eq!((b.nrows(), c.dim()), (depth, (rows, columns)));
     // Real numbers are their own conjugates. Of a conjugated result `gemm` skips the kernels for few rows or columns, which
@@ -143,7 +153,7 @@ fn multiply<T: Float>(a: &ArrayView2<'_, T>, b: &ArrayView2<'_, T>, is_added: bo
             a_row,
             a_column,
             T::one(),
-            T::one(),
+            factor,
             is_conjugated,
             false,
             false,

@@ -9,6 +9,7 @@ use crate::lu::lu_of;
 use crate::per_type::per_type;
 use crate::triangular_solve::{Triangle, triangular_solve_of};
 use crate::values::{eigvalsh_of, svdvals_of};
+use crate::vectors::Vectors;
 use crate::{Float, View};
 
 per_type!(Decompositions for [f32, f64] {
@@ -35,7 +36,7 @@ per_type!(Decompositions for [f32, f64] {
 });
 
 /// An element of the matrices that are decomposed: f32 or f64.
-pub trait Real: Decompositions + Float + RealField + Copy + Neg<Output = Self> {
+pub trait Real: Decompositions + Float + Vectors + RealField + Copy + Neg<Output = Self> {
     #[doc(hidden)]
     const NAN: Self;
     #[doc(hidden)]

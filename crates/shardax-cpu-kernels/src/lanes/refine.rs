@@ -5,6 +5,7 @@ use super::{LANES, Lanes};
 use crate::real::Real;
 
 /// Scales each column of matrices of `n` columns to length 1.
+#[inline(always)]
 pub(super) fn normalize_columns<T: Real>(matrix: &mut [Lanes<T>], n: usize) {
     for column in 0..n {
         let mut squares = [0.0f64; LANES];
@@ -24,6 +25,7 @@ pub(super) fn normalize_columns<T: Real>(matrix: &mut [Lanes<T>], n: usize) {
 }
 
 /// Computes the values `uᵢᵀ a vᵢ` of the columns of `u` and `v`. Their errors are squares of the errors of the vectors.
+#[inline(always)]
 pub(super) fn rayleigh_quotients<T: Real>(a: &[Lanes<T>], u: &[Lanes<T>], v: &[Lanes<T>], values: &mut [Lanes<T>]) {
     let n = values.len();
     for (i, value) in values.iter_mut().enumerate() {

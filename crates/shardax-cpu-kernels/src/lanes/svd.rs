@@ -1,5 +1,7 @@
 //! The singular value decomposition in lanes, by one-sided Jacobi rotations: they make the columns of a matrix orthogonal.
 
+use pulp::{Arch, Simd, WithSimd};
+
 use super::refine::{normalize_columns, rayleigh_quotients};
 use super::{LANES, Lanes, pair, rotate, rotation, scale, sort_columns};
 use crate::real::Real;
@@ -19,48 +21,67 @@ pub(crate) fn svd<T: Real>(
     values: &mut [Lanes<T>],
     scaled: &mut [Lanes<T>],
 ) -> [bool; LANES] {
-    for i in 0..n {
-        for j in 0..n {
-            right[i * n + j] = [if i == j { T::ONE } else { T::ZERO }; LANES];
-        }
-    }
-    let (powers, is_finite) = scale(a);
-    scaled.copy_from_slice(a);
-    for _ in 0..MAX_SWEEPS {
-        let mut is_rotated = false;
-        for p in 0..n {
-            for q in p + 1..n {
-                is_rotated |= orthogonalize(a, n, right, p, q);
+    Arch::new().dispatch(Svd { a, n, right, values, scaled })
+}
+
+struct Svd<'a, T> {
+    a: &'a mut [Lanes<T>],
+    n: usize,
+    right: &'a mut [Lanes<T>],
+    values: &'a mut [Lanes<T>],
+    scaled: &'a mut [Lanes<T>],
+}
+
+impl<T: Real> WithSimd for Svd<'_, T> {
+    type Output = [bool; LANES];
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> [bool; LANES] {
+        let Svd { a, n, right, values, scaled } = self;
+        for i in 0..n {
+            for j in 0..n {
+                right[i * n + j] = [if i == j { T::ONE } else { T::ZERO }; LANES];
             }
         }
-        if !is_rotated {
-            break;
+        let (powers, is_finite) = scale(a);
+        scaled.copy_from_slice(a);
+        for _ in 0..MAX_SWEEPS {
+            let mut is_rotated = false;
+            for p in 0..n {
+                for q in p + 1..n {
+                    is_rotated |= orthogonalize(a, n, right, p, q);
+                }
+            }
+            if !is_rotated {
+                break;
+            }
         }
-    }
-    let is_inaccurate = divide_by_lengths(a, n, values, is_finite);
-    sort_columns(values, [&mut *a, &mut *right], |x, y| x > y);
-    // Rounding errors of many rotations add up. The quotients correct the values to the accuracy of a single product.
-    normalize_columns(a, n);
-    normalize_columns(right, n);
-    rayleigh_quotients(scaled, a, right, values);
-    let mut smallest = values[0];
-    for value in values.iter_mut() {
-        for lane in 0..LANES {
-            // Corrected values that are almost equal may have changed their order.
-            smallest[lane] = if value[lane] > smallest[lane] { smallest[lane] } else { value[lane] };
-            value[lane] = smallest[lane].magnitude() * powers[lane];
+        let is_inaccurate = divide_by_lengths(a, n, values, is_finite);
+        sort_columns(values, [&mut *a, &mut *right], |x, y| x > y);
+        // Rounding errors of many rotations add up. The quotients correct the values to the accuracy of a single product.
+        normalize_columns(a, n);
+        normalize_columns(right, n);
+        rayleigh_quotients(scaled, a, right, values);
+        let mut smallest = values[0];
+        for value in values.iter_mut() {
+            for lane in 0..LANES {
+                // Corrected values that are almost equal may have changed their order.
+                smallest[lane] = if value[lane] > smallest[lane] { smallest[lane] } else { value[lane] };
+                value[lane] = smallest[lane].magnitude() * powers[lane];
+            }
         }
-    }
-    for element in values.iter_mut().chain(a).chain(right) {
-        for lane in 0..LANES {
-            element[lane] = if is_finite[lane] { element[lane] } else { T::NAN };
+        for element in values.iter_mut().chain(a).chain(right) {
+            for lane in 0..LANES {
+                element[lane] = if is_finite[lane] { element[lane] } else { T::NAN };
+            }
         }
+        is_inaccurate
     }
-    is_inaccurate
 }
 
 /// Divides orthogonal columns by their lengths, which are the singular values. Returns the lanes that have lengths so small
 /// that the divided columns are not accurate.
+#[inline(always)]
 fn divide_by_lengths<T: Real>(
     a: &mut [Lanes<T>],
     n: usize,
@@ -92,6 +113,7 @@ fn divide_by_lengths<T: Real>(
 }
 
 /// Rotates columns `p` and `q` so that they are orthogonal, where they are not. Returns `true` if any lane was rotated.
+#[inline(always)]
 fn orthogonalize<T: Real>(a: &mut [Lanes<T>], n: usize, right: &mut [Lanes<T>], p: usize, q: usize) -> bool {
     let (mut square_p, mut square_q, mut product) = ([T::ZERO; LANES], [T::ZERO; LANES], [T::ZERO; LANES]);
     for row in a.chunks_exact(n) {

@@ -40,8 +40,20 @@ fn lu_residual(a: &[f64], factors: &[f64], permutation: &[i32], [m, n]: [usize; 
 
 #[test]
 fn lu_decompositions_multiply_to_the_matrices() {
-    let sizes =
-        [[20, 8, 8], [5, 3, 7], [17, 32, 32], [4, 9, 2], [1, 5, 5], [2, 33, 70], [1, 130, 97], [1, 64, 200], [3, 1, 1]];
+    let sizes = [
+        [20, 8, 8],
+        [5, 3, 7],
+        [17, 32, 32],
+        [4, 9, 2],
+        [1, 5, 5],
+        [2, 33, 70],
+        [1, 130, 97],
+        [1, 64, 200],
+        [3, 1, 1],
+        [3, 37, 37],
+        [1, 131, 131],
+        [1, 40, 67],
+    ];
     for [batch, m, n] in sizes {
         let (a, shape, k) = (noise(batch * m * n, 5), [batch, m, n], m.min(n));
         let (factors, pivots, order) = for_any_threads(3, |threads| {
@@ -90,7 +102,23 @@ fn lu_decompositions_of_zeros_and_nan() {
 
 #[test]
 fn triangular_systems_are_solved() {
-    for [batch, n, k] in [[20, 8, 3], [5, 1, 1], [6, 32, 1], [1, 9, 4], [2, 70, 1], [1, 100, 65]] {
+    // In lanes; as vectors and by blocks; one group of equations, several, and a last one of one equation.
+    let sizes = [
+        [20, 8, 3],
+        [5, 1, 1],
+        [6, 32, 1],
+        [4, 7, 6],
+        [1, 9, 4],
+        [2, 70, 1],
+        [1, 100, 65],
+        [3, 37, 17],
+        [1, 64, 2],
+        [1, 65, 3],
+        [1, 129, 5],
+        [1, 131, 1],
+        [1, 2, 31],
+    ];
+    for [batch, n, k] in sizes {
         for flags in 0..16 {
             let [is_left, is_lower, transposes, has_unit_diagonal] = [0, 1, 2, 3].map(|bit| flags >> bit & 1 == 1);
             let triangle = Triangle { is_left, is_lower, transposes, has_unit_diagonal };
@@ -136,6 +164,89 @@ fn triangular_systems_are_solved() {
         triangular_solve(view(&[1, 2, 2], &[1.0f32; 4]), view(&[1, 3, 1], &[0.0; 3]), lower, &mut [0.0; 3], 1),
         "the equations: 3, expected 2",
     );
+}
+
+/// The pivots of a matrix, by the textbook's loops. The pivot is the largest element or the first NaN.
+fn textbook_pivots(a: &[f64], n: usize) -> Vec<i32> {
+    let mut a = a.to_vec();
+    let mut pivots = Vec::new();
+    for k in 0..n {
+        let mut pivot = k;
+        for i in k + 1..n {
+            let (size, largest) = (a[i * n + k].abs(), a[pivot * n + k].abs());
+            pivot = if largest.is_nan() || size <= largest { pivot } else { i };
+        }
+        pivots.push(pivot as i32);
+        (0..n).for_each(|j| a.swap(k * n + j, pivot * n + j));
+        for i in k + 1..n {
+            let factor = a[i * n + k] / if a[k * n + k] == 0.0 { 1.0 } else { a[k * n + k] };
+            (k + 1..n).for_each(|j| a[i * n + j] -= factor * a[k * n + j]);
+        }
+    }
+    pivots
+}
+
+#[test]
+fn lu_pivots_of_textbook() {
+    for (n, bad) in [(7, 1.0), (67, 1.0), (67, f64::NAN), (67, f64::INFINITY), (70, 0.0), (33, f64::NAN)] {
+        let mut a: Vec<f64> = wide(&noise(n * n, 9));
+        // An element of a later panel, or a column of zeros.
+        a[(n - 3) * n + n / 2] = bad;
+        if bad == 0.0 {
+            (0..n).for_each(|i| a[i * n + n / 2] = 0.0);
+        }
+        let (mut factors, mut pivots, mut order) = (vec![0.0; n * n], vec![0; n], vec![0; n]);
+        lu(view(&[1, n, n], &a), &mut factors, &mut pivots, &mut order, 1).unwrap();
+        // Nothing is certain after a pivot that is not finite.
+        let end = if bad.is_finite() { n } else { n / 2 + 1 };
+        assert_eq!(pivots[..end], textbook_pivots(&a, n)[..end], "{n} with {bad}");
+        assert_eq!(factors.iter().all(|x| x.is_finite()), bad.is_finite());
+    }
+}
+
+#[test]
+fn triangular_systems_keep_nan_in_its_place() {
+    for [n, k] in [[3, 1], [70, 1], [67, 3], [131, 17]] {
+        for flags in 0..8 {
+            let [is_left, is_lower, transposes] = [0, 1, 2].map(|bit| flags >> bit & 1 == 1);
+            let triangle = Triangle { is_left, is_lower, transposes, has_unit_diagonal: false };
+            let mut a: Vec<f64> = wide(&noise(n * n, 3)).iter().map(|x| x / n as f64).collect();
+            (0..n).for_each(|i| a[i * n + i] = 2.0);
+            // The triangle that is not read.
+            (0..n * n).filter(|e| if is_lower { e % n > e / n } else { e % n < e / n }).for_each(|e| a[e] = f64::NAN);
+            let mut b = wide(&noise(n * k, 4));
+            let (equation, column) = (n / 2, k / 2);
+            b[if is_left { equation * k + column } else { column * n + equation }] = f64::NAN;
+            let mut x = vec![0.0; n * k];
+            let b_shape = if is_left { [1, n, k] } else { [1, k, n] };
+            triangular_solve(view(&[1, n, n], &a), view(&b_shape, &b), triangle, &mut x, 1).unwrap();
+            let is_forward = is_lower == (is_left != transposes);
+            for e in 0..n * k {
+                let [i, j] = if is_left { [e / k, e % k] } else { [e % n, e / n] };
+                let is_dependent = if is_forward { i >= equation } else { i <= equation };
+                assert_eq!(x[e].is_nan(), is_dependent && j == column, "{n} × {k}, {triangle:?}: {i}, {j}");
+            }
+        }
+    }
+}
+
+#[test]
+fn triangular_systems_of_f64() {
+    for [n, k] in [[1, 1], [5, 9], [67, 1], [67, 4], [67, 5], [130, 13]] {
+        for flags in 0..8 {
+            let [is_left, is_lower, transposes] = [0, 1, 2].map(|bit| flags >> bit & 1 == 1);
+            let triangle = Triangle { is_left, is_lower, transposes, has_unit_diagonal: false };
+            let mut a: Vec<f64> = wide(&noise(n * n, 3)).iter().map(|x| x / n as f64).collect();
+            (0..n).for_each(|i| a[i * n + i] = 2.0);
+            (0..n * n).filter(|e| if is_lower { e % n > e / n } else { e % n < e / n }).for_each(|e| a[e] = 0.0);
+            let (b, mut x) = (wide(&noise(n * k, 4)), vec![0.0; n * k]);
+            let b_shape = if is_left { [1, n, k] } else { [1, k, n] };
+            triangular_solve(view(&[1, n, n], &a), view(&b_shape, &b), triangle, &mut x, 1).unwrap();
+            let a = if transposes { transposed(&a, n) } else { a };
+            let products = if is_left { product(&a, &x, [n, n, k]) } else { product(&x, &a, [k, n, n]) };
+            assert!(distance(&products, &b) < 1e-14, "{n} × {k}, {triangle:?}");
+        }
+    }
 }
 
 /// Symmetric matrices: positive definite, indefinite, singular, of equal eigenvalues, and of very different sizes.
