@@ -76,6 +76,67 @@ fn every_way_to_pool_agrees() -> Result<()> {
     Ok(())
 }
 
+/// Convolutions of few features are sums of products; with more outputs, which are zeros, the compiler computes them.
+#[test]
+fn convolutions_of_few_features() -> Result<()> {
+    setup();
+    let last = ("NHWC", "HWIO", "NHWC");
+    for ([inputs, outputs], window, stride, pad, [dilation, apart], specs) in [
+        ([1, 2], [3, 3], 1, (0, 0), [1, 1], last),
+        ([3, 1], [5, 5], 1, (2, 1), [1, 1], last),
+        ([1, 1], [1, 7], 2, (1, 1), [1, 1], ("NCHW", "OIHW", "NHWC")),
+        ([2, 4], [2, 3], 1, (-1, 1), [2, 1], ("NHWC", "HWIO", "NCHW")),
+        ([4, 4], [1, 2], 1, (1, 0), [1, 2], ("NCHW", "OIHW", "NHWC")),
+    ] {
+        let x = numbers(&[2, 17, 19, inputs], 7);
+        let filter = numbers(&[window[0], window[1], inputs, outputs], 8);
+        let conv = |x: Array, filter: Array| {
+            let is_first = specs.0 == "NCHW";
+            let x = if is_first { x.moveaxis(-1, 1) } else { x };
+            let filter = if is_first { filter.transpose([3, 2, 0, 1]) } else { filter };
+            let options = ConvOptions::new().dimension_numbers(specs.0, specs.1, specs.2);
+            let options = options.rhs_dilation([dilation; 2]).lhs_dilation([apart; 2]);
+            let y = lax::conv_general_dilated(x, filter, [stride; 2], equal_padding(2, pad), options);
+            if specs.2 == "NCHW" { y.moveaxis(1, -1) } else { y }
+        };
+        let more = lax::pad(&filter, 0.0f32, &[(0, 0, 0), (0, 0, 0), (0, 0, 0), (0, 100, 0)]);
+        let expected = jit(conv).call((&x, &more))?;
+        let expected = part(&expected, &[0; 4], &[&expected.shape()[..3], &[outputs]].concat());
+        for dtype in [DType::F32, DType::F16] {
+            let [x, filter] = [&x, &filter].map(|x| x.astype(dtype));
+            let y = jit(conv).call((&x, &filter))?;
+            assert_eq!((y.dtype(), y.shape()), (dtype, expected.shape()));
+            assert_eq!(y.astype(DType::F32).to_vec::<f32>()?, expected.to_vec::<f32>()?, "{inputs} to {outputs}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn convolutions_of_f64_are_exact() -> Result<()> {
+    setup();
+    for (inputs, outputs, window) in [(16, 3, [3, 3]), (5, 7, [2, 4]), (17, 1, [1, 1])] {
+        let (x, filter) = (numbers(&[2, 9, 10, inputs], 9), numbers(&[window[0], window[1], inputs, outputs], 10));
+        for (stride, pad, dilation) in [(1, (1, 1), 1), (2, (0, 1), 1), (1, (2, 0), 2)] {
+            let results = [DType::F32, DType::F64].map(|dtype| -> Result<Vec<Vec<f64>>> {
+                let [x, filter] = [&x, &filter].map(|x| x.astype(dtype));
+                let conv = |x: Array, filter: Array| {
+                    let options =
+                        ConvOptions::new().dimension_numbers("NHWC", "HWIO", "NHWC").rhs_dilation([dilation; 2]);
+                    lax::conv_general_dilated(x, filter, [stride; 2], equal_padding(2, pad), options)
+                };
+                let y = jit(conv).call((&x, &filter))?;
+                let square = |x: Array, filter: Array| conv(x, filter).square().sum(..);
+                let (dx, dfilter) = jit(grad(square).argnums((Arg::<0>, Arg::<1>))).call((&x, &filter))?;
+                [y, dx, dfilter].iter().map(|x| x.astype(DType::F64).to_vec::<f64>()).collect()
+            });
+            let [narrow, wide] = results;
+            assert_eq!(narrow?, wide?, "{inputs} to {outputs}");
+        }
+    }
+    Ok(())
+}
+
 /// Padding of `n` dimensions, all with these widths.
 fn equal_padding(n: usize, pad: (i64, i64)) -> Padding {
     Padding::Explicit(vec![pad; n])

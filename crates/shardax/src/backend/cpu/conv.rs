@@ -2,7 +2,7 @@
 
 #[cfg(feature = "cpu-kernels")]
 use super::kernels;
-use super::{conv_depthwise, conv_dot, integers};
+use super::{conv_depthwise, conv_dot, conv_few, integers};
 use crate::backend::rules::Lowered;
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
@@ -31,6 +31,9 @@ pub(super) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value]
     }
     if let Some(sum) = conv_depthwise::lower(conv, cx, args, &outs[0]) {
         return Ok(Some(vec![sum]));
+    }
+    if let Some(results) = conv_few::lower(conv, cx, args, &outs[0])? {
+        return Ok(Some(results));
     }
     // The plugin's convolution is wrong for negative padding, so the edges are cut off before.
     if conv.window.iter().any(|w| w.low < 0 || w.high < 0) && cx.has_quirk("convolution-with-negative-padding") {

@@ -10,6 +10,7 @@ pub(super) mod calling_thread;
 mod conv;
 mod conv_depthwise;
 mod conv_dot;
+mod conv_few;
 #[cfg(feature = "decompositions")]
 mod decompositions;
 mod dot;
