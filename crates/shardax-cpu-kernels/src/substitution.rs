@@ -110,6 +110,7 @@ impl<T: Real> Equations<'_, T> {
     }
 
     /// Solves `R` equations for `W` vectors of right-hand sides at a time.
+    #[expect(clippy::needless_range_loop, reason = "indices of constant loops keep the sums in registers")]
     #[inline(always)]
     fn solve_by<S: Simd, const R: usize, const W: usize>(&mut self, simd: S) {
         let (count, lanes) = (self.matrix.count, size_of::<T::Vector<S>>() / size_of::<T>());

@@ -226,6 +226,7 @@ impl<T: Real> WithSimd for ByRows<'_, T> {
 }
 
 /// The products of `R` rows and a vector.
+#[expect(clippy::needless_range_loop, reason = "indices of constant loops keep the sums in registers")]
 #[inline(always)]
 fn products<T: Real, S: Simd, const R: usize>(simd: S, matrix: &[T], stride: usize, vector: &[T]) -> [T; R] {
     let step = VECTORS * size_of::<T::Vector<S>>() / size_of::<T>();
