@@ -29,12 +29,12 @@ pub(super) fn read(fields: &Fields, _: &str) -> Read {
     let layer = "model.layers.*.mlp";
     let keys = expert_keys(layer, "gate", ["gate_proj", "up_proj", "down_proj"])
         .and(shared_keys(&format!("{layer}.shared_experts")))
-        .array("blocks[*].experts.correction", format!("{layer}.gate.e_score_correction_bias"), Layout::Same)
-        .scale("blocks[*].post_attention_norm.0", &of_layer("post_self_attn_layernorm"))
-        .scale("blocks[*].post_mlp_norm.0", &of_layer("post_mlp_layernorm"))
-        // The names in published files.
-        .alias("mlp.gate.e_score_correction_bias", "moe.router.expert_bias")
-        .alias("post_self_attn_layernorm.weight", "post_attn_norm.weight")
-        .alias("post_mlp_layernorm.weight", "post_ffn_norm.weight");
+        .array("blocks[*].experts.correction", of_layer("moe.router.expert_bias"), Layout::Same)
+        .scale("blocks[*].post_attention_norm.0", &of_layer("post_attn_norm"))
+        .scale("blocks[*].post_mlp_norm.0", &of_layer("post_ffn_norm"))
+        // The names in transformers' class, which has the others in its files.
+        .alias("moe.router.expert_bias", "mlp.gate.e_score_correction_bias")
+        .alias("post_attn_norm.weight", "post_self_attn_layernorm.weight")
+        .alias("post_ffn_norm.weight", "post_mlp_layernorm.weight");
     Ok((config, with_stacked_experts(keys, layer, hidden).and(llama_keys())))
 }
