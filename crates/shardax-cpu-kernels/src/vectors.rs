@@ -3,7 +3,7 @@
 
 use pulp::Simd;
 
-/// Elements of which the processor has vectors.
+/// Types of elements that the processor has vectors for.
 pub trait Vectors: Sized {
     type Vector<S: Simd>: Copy;
 

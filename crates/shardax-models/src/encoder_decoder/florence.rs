@@ -21,7 +21,7 @@ pub struct FlorenceConfig {
     pub text: EncoderDecoderConfig,
     /// The number of rows and of columns of features that have positions.
     pub positions: usize,
-    /// The number of positions in a video, of which images have the first one.
+    /// The number of positions in a video. Images have the first position.
     pub frames: usize,
     /// The token that the features of an image replace.
     pub image_token: i32,

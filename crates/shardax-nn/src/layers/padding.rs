@@ -35,7 +35,7 @@ impl From<Padding> for ConvPadding {
     }
 }
 
-/// Flax's names: `"CIRCULAR"`, `"REFLECT"`, `"CAUSAL"`, and those of [`Padding`].
+/// Flax's names: `"CIRCULAR"`, `"REFLECT"`, `"CAUSAL"`, and the names of [`Padding`].
 impl From<&'static str> for ConvPadding {
     fn from(name: &'static str) -> Self {
         match name.to_ascii_uppercase().as_str() {

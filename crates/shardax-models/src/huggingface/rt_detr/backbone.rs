@@ -16,7 +16,7 @@ pub struct RtDetrBackbone {
     pub embedding_size: usize,
     /// The features of each stage.
     pub hidden_sizes: Vec<usize>,
-    /// True if blocks have three convolutions, of which the first and the last are of single pixels. Otherwise they have two.
+    /// True if blocks have three convolutions, and the first and the last are of single pixels. Otherwise blocks have two convolutions.
     pub is_bottleneck: bool,
     /// True if the first stage halves the image.
     pub downsample_in_first_stage: bool,

@@ -80,7 +80,7 @@ pub struct RtDetr {
     places: Vec<Linear>,
     query_positions: Vec<Linear>,
     decoder: Vec<DecoderBlock>,
-    /// The classes of objects after each block, of which only the last ones are computed.
+    /// The classes of objects after each block. Only the classes after the last block are computed.
     classes: Vec<Linear>,
     /// `[classes + 1, features]`: a table for training. It is only stored because the files contain it.
     denoising: Option<Array>,

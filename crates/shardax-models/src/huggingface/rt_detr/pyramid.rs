@@ -55,7 +55,7 @@ impl Pyramid {
         }
     }
 
-    /// Joins stages, `[batch, rows, columns, features]`, of which each has half the rows and columns of the one before it.
+    /// Joins stages, `[batch, rows, columns, features]`. Each stage has half the rows and columns of the stage before it.
     pub fn forward(&self, stages: Vec<Array>) -> Vec<Array> {
         let mut stages = stages;
         let count = stages.len();
