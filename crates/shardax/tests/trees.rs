@@ -381,3 +381,24 @@ fn numbers_out_of_the_range_of_their_field_are_errors() -> Result<()> {
     assert!(!set(11, Scalar::Bool(false), &array_numbers, &def)?.on);
     Ok(())
 }
+
+#[derive(Tree, Clone)]
+struct Point {
+    x: Array,
+    rest: Option<Vec<Array>>,
+}
+
+#[derive(Tree, Clone)]
+struct Nothing;
+
+#[test]
+fn structures_print_as_jax_prints_them() {
+    let text = |structure: tree::TreeDef| structure.to_string();
+    let map = BTreeMap::from([("b".to_owned(), ones(1)), ("a".to_owned(), ones(2))]);
+    assert_eq!(text(tree::structure(&(map, vec![ones(1), ones(1)]))), r#"({"a": *, "b": *}, [*, *])"#);
+    assert_eq!(text(tree::structure(&(ones(1),))), "(*,)");
+    assert_eq!(text(tree::structure(&ones(1))), "*");
+    assert_eq!(text(tree::structure(&((), 2, Nothing))), "((), 2, Nothing)");
+    let points = (Point { x: ones(1), rest: None }, Point { x: ones(1), rest: Some(vec![ones(2)]) });
+    assert_eq!(text(tree::structure(&points)), "(Point { x: *, rest: None }, Point { x: *, rest: [*] })");
+}

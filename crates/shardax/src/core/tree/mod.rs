@@ -7,6 +7,7 @@
 mod compose;
 mod functions;
 mod mapping;
+mod print;
 mod saved;
 mod structure;
 mod types;
