@@ -401,6 +401,20 @@ fn loops_of_sums_do_not_grow_with_the_depth() -> Result<()> {
     Ok(())
 }
 
+/// The loop that adds up the cotangents of overlapping windows would find the place of a maximum again for each of them.
+#[test]
+fn places_of_maxima_are_computed_once() -> Result<()> {
+    setup();
+    fn gradient(stride: usize, size: usize) -> Result<String> {
+        let loss = move |x: Array| nn::max_pool(x, [3, 3], [stride, stride]).square().sum(..);
+        Ok(jit(grad(loss)).lower(ones([1, size, size, 8]))?.as_text().to_string())
+    }
+    assert!(gradient(2, 64)?.contains("inlineable"));
+    assert!(gradient(1, 64)?.contains("inlineable"));
+    assert!(!gradient(2, 8)?.contains("inlineable"));
+    Ok(())
+}
+
 #[test]
 fn several_programs_are_compiled_at_once() -> Result<()> {
     setup();

@@ -10,10 +10,14 @@
 //! XLA's compile time also grows faster than the number of operands of one loop (LLVM compares each pair of them), and
 //! with the number of loops times the operations that each of them computes again. Therefore loops are bounded for
 //! values of any size. Checked by `compiled_loops_are_bounded`.
+//!
+//! A loop that adds up several pads of a value computes the value once for each of them, because each pad reads other positions.
+//! Checked by `places_of_maxima_are_computed_once`.
 
 use smallvec::{SmallVec, smallvec};
 
 use crate::core::program::{Atom, Eqn, Program, Var};
+use crate::ops::primitive::slices::Pad;
 
 /// Smaller values cost less than a separate loop.
 const MIN_ELEMENTS: usize = 4096;
@@ -28,6 +32,11 @@ const MAX_LOOP_OPERANDS: usize = 64;
 /// [`MAX_COUNTED`] loops and [`MAX_COUNTED`] equations are counted.
 const MAX_REPEATED_OPERATIONS: usize = 512;
 const MAX_COUNTED: usize = 64;
+
+/// The maximum number of operations that one loop computes again at other positions: pads times operations. The gradient of a windowed
+/// maximum pads the cotangents of each place in the window, and adds them up in one loop. For each of them, the loop would find the place of
+/// the maximum again.
+const MAX_OPERATIONS_OF_PADS: usize = 128;
 
 /// The fused functions that become more than 30 operations, often about [`OPERATIONS_OF_A_SERIES`], although they are one equation.
 /// A training step has one: the bias correction of Adam is an `expm1`, which the loops of all parameters would compute again.
@@ -107,7 +116,7 @@ fn bound_repetition(program: &Program, uses: &[u32], kept: &mut [bool]) {
     if is_short {
         return;
     }
-    let loops = Users::<MAX_COUNTED>::of(program, kept).loops;
+    let Users { loops, pads, .. } = Users::<MAX_COUNTED>::of(program, kept);
     let mut operations = vec![1; program.avals.len()];
     for eqn in program.eqns.iter().filter(|eqn| SERIES.contains(&eqn.primitive.name())) {
         eqn.outputs.iter().for_each(|out| operations[out.index()] = OPERATIONS_OF_A_SERIES);
@@ -119,7 +128,9 @@ fn bound_repetition(program: &Program, uses: &[u32], kept: &mut [bool]) {
         let mut all = VarSet::of(out as u32);
         operands(eqn).for_each(|v| all.extend(&computed[v.index()]));
         let repeated: usize = all.0.iter().map(|&equation| operations[equation as usize]).sum();
-        if uses[out] >= 2 && loops[out].len() * repeated >= MAX_REPEATED_OPERATIONS {
+        let is_padded_again =
+            pads[out].len() * repeated >= MAX_OPERATIONS_OF_PADS && program.avals[out].size() >= MIN_ELEMENTS;
+        if uses[out] >= 2 && (is_padded_again || loops[out].len() * repeated >= MAX_REPEATED_OPERATIONS) {
             kept[out] = true
         } else {
             computed[out] = all
@@ -142,6 +153,11 @@ fn fused(eqn: &Eqn) -> Option<usize> {
     }
 }
 
+/// Returns `true` for a pad: its loop reads the operand at other positions.
+fn moves_positions(eqn: &Eqn) -> bool {
+    eqn.primitive.as_any().is::<Pad>()
+}
+
 fn moves(eqn: &Eqn) -> bool {
     matches!(eqn.primitive.name(), "reshape" | "transpose")
 }
@@ -159,6 +175,8 @@ fn is_matrix(program: &Program, eqn: &Eqn, v: Var) -> bool {
 struct Users<const MAX: usize> {
     /// The loops that compute the value: loops of equations, and of the program's results.
     loops: Vec<VarSet<MAX>>,
+    /// The pads that are computed from the value in these loops.
+    pads: Vec<VarSet<MAX>>,
     /// `true` if it is an operand of a matmul, which needs it in memory.
     multiplied: Vec<bool>,
     /// `true` if the matmul is with a vector. XLA then computes the operand in the matmul's loop, unless it is
@@ -169,6 +187,7 @@ struct Users<const MAX: usize> {
 impl<const MAX: usize> Users<MAX> {
     fn of(program: &Program, kept: &[bool]) -> Self {
         let mut loops = vec![VarSet::default(); program.avals.len()];
+        let mut pads: Vec<VarSet<MAX>> = vec![VarSet::default(); program.avals.len()];
         let mut multiplied = vec![false; program.avals.len()];
         let mut by_vector = vec![false; program.avals.len()];
         let end = program.eqns.len() as u32;
@@ -181,6 +200,11 @@ impl<const MAX: usize> Users<MAX> {
             let name = eqn.primitive.name();
             let through = fused(eqn).filter(|out| !kept[*out]);
             let inside = through.map_or_else(|| VarSet::of(i as u32), |out| loops[out].clone());
+            let padded = match through {
+                Some(_) if moves_positions(eqn) => VarSet::of(i as u32),
+                Some(out) => pads[out].clone(),
+                None => VarSet::default(),
+            };
             let product = match fused(eqn) {
                 // Matmuls read other orders of the dimensions directly.
                 Some(out) => multiplied[out] && moves(eqn),
@@ -189,11 +213,12 @@ impl<const MAX: usize> Users<MAX> {
             let moved = fused(eqn).is_some_and(|out| by_vector[out] && moves(eqn));
             for v in operands(eqn) {
                 loops[v.index()].extend(&inside);
+                pads[v.index()].extend(&padded);
                 multiplied[v.index()] |= product;
                 by_vector[v.index()] |= moved || (name == "dot_general" && is_matrix(program, eqn, v));
             }
         }
-        Users { loops, multiplied, by_vector }
+        Users { loops, pads, multiplied, by_vector }
     }
 }
 
