@@ -221,10 +221,10 @@ fn triangular_systems_keep_nan_in_its_place() {
             let b_shape = if is_left { [1, n, k] } else { [1, k, n] };
             triangular_solve(view(&[1, n, n], &a), view(&b_shape, &b), triangle, &mut x, 1).unwrap();
             let is_forward = is_lower == (is_left != transposes);
-            for e in 0..n * k {
+            for (e, x) in x.iter().enumerate() {
                 let [i, j] = if is_left { [e / k, e % k] } else { [e % n, e / n] };
                 let is_dependent = if is_forward { i >= equation } else { i <= equation };
-                assert_eq!(x[e].is_nan(), is_dependent && j == column, "{n} × {k}, {triangle:?}: {i}, {j}");
+                assert_eq!(x.is_nan(), is_dependent && j == column, "{n} × {k}, {triangle:?}: {i}, {j}");
             }
         }
     }
