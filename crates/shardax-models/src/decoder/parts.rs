@@ -50,7 +50,8 @@ pub struct ExpertsConfig {
     pub beside_mlp: bool,
     /// True if the weights of a token's experts are factors of the experts' inputs instead of their outputs.
     pub weighs_inputs: bool,
-    /// The bound of the gates and of their factors in each layer's experts, as in [`DecoderConfig::mlp_bounds`].
+    /// The bound of the gates and of their factors in each layer's experts, as in
+    /// [`DecoderConfig::mlp_bounds`](crate::DecoderConfig::mlp_bounds).
     pub bounds: Vec<Option<f64>>,
     /// The capacity of each expert, as a multiple of a balanced load. Tokens beyond it are dropped, so you should use
     /// `None`, which drops no token, except in training.

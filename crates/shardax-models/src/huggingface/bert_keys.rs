@@ -301,9 +301,9 @@ fn token_conv_keys(layer: &str) -> KeyMap {
         .array(
             format!("{path}.pointwise.kernel"),
             format!("{layer}.key_conv_attn_layer.pointwise.weight"),
-            Layout::Transposed,
+            Layout::PointConvolution,
         )
-        .array(format!("{path}.pointwise.bias"), format!("{layer}.key_conv_attn_layer.bias"), Layout::Same)
+        .array(format!("{path}.pointwise.bias"), format!("{layer}.key_conv_attn_layer.bias"), Layout::Column)
         .linear(&format!("{path}.weights"), &format!("{layer}.conv_kernel_layer"))
         .linear(&format!("{path}.values"), &format!("{layer}.conv_out_layer"))
 }

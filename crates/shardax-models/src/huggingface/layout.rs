@@ -11,6 +11,10 @@ pub enum Layout {
     Same,
     /// The layout of the model after a dimension of size 1.
     Row,
+    /// The layout of the model before a dimension of size 1.
+    Column,
+    /// The layout of PyTorch's convolutions of single positions, `[out, in, 1]`, for a linear layer of the model.
+    PointConvolution,
     /// The last dimension comes first, as in PyTorch's `Linear`: `[out, in]`.
     Transposed,
     /// The rows of `count` matrices one after the other: `[count * in, out]` for `[count, in, out]`, or `[count * out, in]` if
@@ -169,8 +173,8 @@ impl Raw {
         let rank = self.shape.len();
         let backwards: Vec<usize> = (0..rank).rev().collect();
         match layout {
-            Layout::Same | Layout::Row => Some(self),
-            Layout::Transposed => self.transposed(&backwards),
+            Layout::Same | Layout::Row | Layout::Column => Some(self),
+            Layout::Transposed | Layout::PointConvolution => self.transposed(&backwards),
             Layout::JoinedMatrices { count, transposed } => {
                 let (rows, rest) = self.shape.split_first()?;
                 let height = rows.checked_div(count).filter(|height| height * count == *rows)?;
@@ -221,6 +225,8 @@ impl Raw {
                 let shape = [&[1], &self.shape[..]].concat();
                 Some(self.reshaped(&shape))
             }
+            Layout::Column => Some(self.before_one()),
+            Layout::PointConvolution => Some(self.transposed(&backwards)?.before_one()),
             Layout::Same | Layout::Part { .. } | Layout::Interleaved { .. } => Some(self),
             Layout::Transposed | Layout::Rows { .. } | Layout::GroupedRows { .. } => self.transposed(&backwards),
             Layout::JoinedMatrices { transposed, .. } if rank == 3 => {
@@ -234,6 +240,12 @@ impl Raw {
             }
             Layout::Convolution | Layout::FirstRows { .. } => None,
         }
+    }
+
+    /// Adds a last dimension of size 1.
+    fn before_one(self) -> Raw {
+        let shape = [&self.shape[..], &[1]].concat();
+        self.reshaped(&shape)
     }
 
     /// Joins the parts of an array along the first or the last dimension.

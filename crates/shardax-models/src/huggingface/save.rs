@@ -80,9 +80,11 @@ pub(super) fn flat_shape(path: &str, shape: &[usize], layout: Layout) -> Vec<usi
     }
 }
 
-/// Returns the number of input dimensions of a kernel. The layer that joins heads has several.
+/// Returns the number of input dimensions of a kernel. The layers that join heads have several: the last layer of attention, and the layer
+/// that computes the weights of a convolution of tokens.
 pub(crate) fn input_dims(path: &str, rank: usize) -> usize {
-    if path.ends_with("out.kernel") { rank.saturating_sub(1) } else { 1.min(rank) }
+    let joins_heads = path.ends_with("out.kernel") || path.ends_with("conv.weights.kernel");
+    if joins_heads { rank.saturating_sub(1) } else { 1.min(rank) }
 }
 
 /// Writes a folder with the arrays in one file and the configuration in another.

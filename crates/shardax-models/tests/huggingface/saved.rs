@@ -72,12 +72,14 @@ fn save_models(to: &Path, every: usize) -> Result<()> {
     }
     save_again::<Vit>("vit", &to.join("vit"))?;
     // Files without a head, and all files of FNet, contain a pooler, which the models do not have here. Files of ESM contain a head for
-    // contacts and older names of norms.
+    // contacts and older names of norms. Files of LUKE contain parts for entities, which the models do not have here.
     for name in ["bert"]
         .into_iter()
         .chain(ENCODERS)
         .filter(|name| {
-            !name.ends_with("_model") && !["jina_v3", "fnet", "fnet_tokens"].contains(name) && !name.starts_with("esm")
+            !name.ends_with("_model")
+                && !["jina_v3", "fnet", "fnet_tokens"].contains(name)
+                && !["esm", "luke"].iter().any(|start| name.starts_with(start))
         })
         .step_by(every)
     {

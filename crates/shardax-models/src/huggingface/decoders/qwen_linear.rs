@@ -1,6 +1,6 @@
 //! Qwen3-Next, Qwen3.5 and Lara Mini.
 
-use super::experts::{dense_layers, expert_keys, experts, shared_keys, with_stacked_experts};
+use super::experts::{dense_layers, expert_keys, experts, shared_keys, stacked_expert_keys, with_stacked_experts};
 use super::linear::{layer, layers_with_linear_attention};
 use super::llama::{attention_biases, only_silu};
 use super::*;
@@ -100,12 +100,14 @@ pub(super) fn lara_mini(fields: &Fields, _: &str) -> Read {
         ..sized
     };
     rotary(&mut config, fields, None)?;
-    let keys = expert_keys("model.layers.*.mlp", "gate", ["gate_proj", "up_proj", "down_proj"])
+    let keys = stacked_expert_keys("model.layers.*.mlp", "gate", hidden)
         .and(shared_keys("model.layers.*.mlp.shared_expert"))
+        // Files have this name, and transformers' class has the name of `other_delta_keys`.
+        .scale("blocks[*].delta.norm", &layer("out_norm"))
         .and(joined_delta_keys(&delta))
         .and(other_delta_keys(&delta))
-        .alias("linear_attn.norm.weight", "linear_attn.out_norm.weight");
-    Ok((config, with_stacked_experts(keys, "model.layers.*.mlp", hidden).and(llama_keys())))
+        .alias("linear_attn.out_norm.weight", "linear_attn.norm.weight");
+    Ok((config, keys.and(llama_keys())))
 }
 
 /// The types of Lara Mini's layers, which repeat.
