@@ -175,19 +175,22 @@ fn keys(config: &ClipSegConfig) -> KeyMap {
         keys.linear(&format!("blocks[*].attention.{part}"), &format!("{layer}.self_attn.{name}"))
     });
     let name = "decoder.transposed_convolution";
-    let upsample = |keys: KeyMap, index: usize, name: &str| {
-        keys.array(format!("pixels.upsamples[{index}].kernel"), format!("{name}.weight"), Layout::Same).array(
-            format!("pixels.upsamples[{index}].bias"),
-            format!("{name}.bias"),
-            Layout::Same,
-        )
-    };
     if config.has_pixel_layers {
         let keys = keys.conv("pixels.conv", &format!("{name}.0"));
-        upsample(upsample(keys, 0, &format!("{name}.2")), 1, &format!("{name}.4"))
+        upsample_keys(upsample_keys(keys, 0, &format!("{name}.2")), 1, &format!("{name}.4"))
     } else {
-        upsample(keys, 0, name)
+        upsample_keys(keys, 0, name)
     }
+}
+
+/// Adds the names of a layer that enlarges the mask.
+fn upsample_keys(keys: KeyMap, index: usize, name: &str) -> KeyMap {
+    let path = format!("pixels.upsamples[{index}]");
+    keys.array(format!("{path}.kernel"), format!("{name}.weight"), Layout::Same).array(
+        format!("{path}.bias"),
+        format!("{name}.bias"),
+        Layout::Same,
+    )
 }
 
 impl ClipSeg {

@@ -194,7 +194,7 @@ impl FrameConv {
     }
 }
 
-/// The layers after the blocks, each of which makes the sound shorter.
+/// The layers after the blocks. Each layer makes the sound shorter.
 #[derive(Module, Clone, Debug)]
 pub(super) struct FrameAdapter {
     /// Computes the features of the result, if the blocks have another number.

@@ -77,7 +77,7 @@ pub struct ConformerConfig {
     pub is_causal: bool,
 }
 
-/// The layers after the blocks of a Conformer, each of which makes the sound shorter.
+/// The layers after the blocks of a Conformer. Each layer makes the sound shorter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FrameAdapterConfig {
     /// The number of layers.
