@@ -93,11 +93,11 @@ pub mod scipy;
 mod spmd;
 mod transform;
 
+pub use base::{choice, config, dtype, error, shape};
 use base::{
     client_options, compiler_options, default_dtype, defaults, dependence, fast_hash, flag, forbidden_axes, local,
     precision, prng, rank_promotion, scope, settings, source, stack, timeline, transfer_guard, tuples, warning,
 };
-pub use base::{config, dtype, error, shape};
 pub use core::{function, prefix, program, tree};
 pub use ops::callback::{debug, ffi};
 pub use ops::checkify;
@@ -302,6 +302,7 @@ pub use shardax_macros::{Module, Tree, checkpoint, custom_jvp, custom_vjp, jit, 
 pub mod prelude {
     pub use crate::array::{ArrayLike, IntoArrays, array, array_of};
     pub use crate::checkify::Checks;
+    pub use crate::dtype::rust_names::*;
     pub use crate::error::{Error, ErrorKind, Result};
     pub use crate::numpy::*;
     pub use crate::ops::callback::{VmapMethod, ffi_call, io_callback, pure_callback};

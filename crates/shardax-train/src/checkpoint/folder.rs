@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use shardax::choice::Choice;
 use shardax::error::Result;
 use shardax::process_index;
 
@@ -85,7 +86,7 @@ pub(super) fn ranked(
             metrics.and_then(|metrics| best(&metrics)).unwrap_or(f64::NAN)
         });
     }
-    steps.sort_by(|a, b| rank(scores[a], mode).total_cmp(&rank(scores[b], mode)));
+    steps.sort_by(|a, b| rank(scores[a], *mode).total_cmp(&rank(scores[b], *mode)));
     steps
 }
 
@@ -126,10 +127,11 @@ pub(super) fn remove(folder: &Path, step: u64) -> Result<()> {
 }
 
 /// Returns a number that is larger for a better score.
-fn rank(score: f64, mode: &BestMode) -> f64 {
+fn rank(score: f64, mode: Choice<BestMode>) -> f64 {
     match mode {
         _ if score.is_nan() => f64::NEG_INFINITY,
-        BestMode::Max => score,
-        BestMode::Min => -score,
+        Choice::Value(BestMode::Min) => -score,
+        // The manager returns an error for a text that names no mode.
+        Choice::Value(BestMode::Max) | Choice::Unknown(_) => score,
     }
 }

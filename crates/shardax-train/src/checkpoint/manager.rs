@@ -88,6 +88,9 @@ impl CheckpointManager {
     }
 
     fn open(folder: &Path, options: CheckpointManagerOptions) -> Result<Self> {
+        if let Some((_, mode)) = &options.best {
+            mode.value("best_fn")?;
+        }
         let folder = super::absolute(folder)?;
         let mut lock = None;
         if !options.read_only {

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use shardax::choice::{Choice, IntoChoice, NamedOption};
+
 use super::Metrics;
 
 /// The order of `best_fn`'s values.
@@ -17,6 +19,12 @@ pub enum BestMode {
     Min,
 }
 
+/// Orbax's names.
+impl NamedOption for BestMode {
+    const KIND: &'static str = "mode";
+    const NAMES: &'static [(&'static str, Self)] = &[("max", BestMode::Max), ("min", BestMode::Min)];
+}
+
 pub(super) type BestFn = Arc<dyn Fn(&Metrics) -> Option<f64> + Send + Sync>;
 
 /// Options of a [`CheckpointManager`](super::CheckpointManager), with Orbax's names.
@@ -25,7 +33,7 @@ pub struct CheckpointManagerOptions {
     pub(super) max_to_keep: Option<usize>,
     pub(super) keep_period: Option<u64>,
     pub(super) save_interval_steps: u64,
-    pub(super) best: Option<(BestFn, BestMode)>,
+    pub(super) best: Option<(BestFn, Choice<BestMode>)>,
     pub(super) asynchronous: bool,
     pub(super) read_only: bool,
     pub(super) fall_back: bool,
@@ -85,9 +93,13 @@ impl CheckpointManagerOptions {
 
     /// Ranks steps by the metrics that you pass with [`SaveArgs`](super::SaveArgs), such as
     /// `|metrics| metrics.get("accuracy").copied()`. A step for which the function returns `None` or NaN is worse than
-    /// all others.
-    pub fn best_fn(mut self, f: impl Fn(&Metrics) -> Option<f64> + Send + Sync + 'static, mode: BestMode) -> Self {
-        self.best = Some((Arc::new(f), mode));
+    /// all others. The mode is a [`BestMode`], or `"max"` or `"min"`.
+    pub fn best_fn(
+        mut self,
+        f: impl Fn(&Metrics) -> Option<f64> + Send + Sync + 'static,
+        mode: impl IntoChoice<BestMode>,
+    ) -> Self {
+        self.best = Some((Arc::new(f), mode.into_choice()));
         self
     }
 

@@ -67,8 +67,10 @@ fn the_best_are_kept_and_the_last() -> Result<()> {
     checkpoints.wait_until_finished()?;
     assert_eq!((checkpoints.all_steps()?, checkpoints.best_step()?), (vec![1, 4, 6], Some(1)));
     drop(checkpoints);
-    let smallest = Options::new().best_fn(|metrics| metrics.get("accuracy").copied(), BestMode::Min).read_only(true);
-    assert_eq!(CheckpointManager::new(&folder.0, smallest)?.best_step()?, Some(4));
+    let ranked = |mode: &str| Options::new().best_fn(|metrics| metrics.get("accuracy").copied(), mode).read_only(true);
+    assert_eq!(CheckpointManager::new(&folder.0, ranked("min"))?.best_step()?, Some(4));
+    let error = CheckpointManager::new(&folder.0, ranked("least")).err().expect("no mode has this name").to_string();
+    assert!(error.contains("unknown mode \"least\"") && error.contains("\"max\", \"min\""), "{error}");
     Ok(())
 }
 

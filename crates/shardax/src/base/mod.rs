@@ -2,6 +2,7 @@
 //!
 //! The crate's root re-exports these modules, so that other files write `crate::error` instead of `crate::base::error`.
 
+pub mod choice;
 pub(crate) mod client_options;
 pub(crate) mod compiler_options;
 pub mod config;

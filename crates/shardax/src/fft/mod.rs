@@ -19,6 +19,7 @@ pub use helpers::{fftfreq, fftshift, ifftshift, rfftfreq};
 
 use smallvec::SmallVec;
 
+use crate::choice::{Choice, IntoChoice, NamedOption};
 use crate::core::array::Array;
 use crate::core::program::trace::or_failed;
 use crate::dtype::{DType, Scalar};
@@ -40,6 +41,13 @@ pub enum FftNorm {
     Ortho,
     /// Divides the transform by the number of elements.
     Forward,
+}
+
+/// JAX's names.
+impl NamedOption for FftNorm {
+    const KIND: &'static str = "norm";
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("backward", FftNorm::Backward), ("ortho", FftNorm::Ortho), ("forward", FftNorm::Forward)];
 }
 
 impl FftNorm {
@@ -79,7 +87,7 @@ impl FftNorm {
 pub struct FftOptions {
     lengths: Option<Vec<usize>>,
     axes: Option<Vec<i32>>,
-    norm: FftNorm,
+    norm: Choice<FftNorm>,
 }
 
 /// The parameters that identify a transform's composite.
@@ -116,14 +124,14 @@ impl FftOptions {
         self
     }
 
-    /// Sets the normalization. Default [`FftNorm::Backward`].
-    pub fn norm(mut self, norm: FftNorm) -> Self {
-        self.norm = norm;
+    /// Sets the normalization: an [`FftNorm`], or its name, such as `"ortho"`. Default [`FftNorm::Backward`].
+    pub fn norm(mut self, norm: impl IntoChoice<FftNorm>) -> Self {
+        self.norm = norm.into_choice();
         self
     }
 
-    pub(crate) fn normalization(&self) -> FftNorm {
-        self.norm
+    pub(crate) fn normalization(&self, name: &str) -> Result<FftNorm> {
+        self.norm.value(name)
     }
 
     /// Returns the axes and the sizes of the transform for an array of `shape`, after checking them. An axis without elements keeps the
@@ -171,9 +179,12 @@ impl FftOptions {
     }
 
     #[track_caller]
-    fn run(&self, name: &'static str, kind: FftKind, count: Option<usize>, x: Array, norm: FftNorm) -> Array {
+    fn run(&self, name: &'static str, kind: FftKind, count: Option<usize>, x: Array, is_conjugated: bool) -> Array {
         or_failed(&x, || {
             x.check()?;
+            let norm = self.norm.value(name)?;
+            // The Hermitian transforms are inverse transforms of the conjugate, whose normalization is that of the other direction.
+            let norm = if is_conjugated { norm.swapped() } else { norm };
             if kind == FftKind::Rfft && x.dtype().is_complex() {
                 return Err(err!(Type, "only real valued inputs supported for {name}, got {}", x.type_name())
                     .help("use `fft`, `fft2` or `fftn` to transform complex numbers"));
@@ -309,7 +320,7 @@ macro_rules! transforms {
             #[doc = concat!("See [`", stringify!($name), "`](fn@", stringify!($name), ").")]
             #[track_caller]
             pub fn $name(&self, x: impl ArrayLike) -> Array {
-                self.run(stringify!($name), FftKind::$kind, $count, x.into_array(), self.norm)
+                self.run(stringify!($name), FftKind::$kind, $count, x.into_array(), false)
             }
         )*}
     };
@@ -389,12 +400,12 @@ impl FftOptions {
     /// Calls [`hfft`](fn@hfft) with these options.
     #[track_caller]
     pub fn hfft(&self, x: impl ArrayLike) -> Array {
-        self.run("hfft", FftKind::Irfft, Some(1), conj(&x.into_array()), self.norm.swapped())
+        self.run("hfft", FftKind::Irfft, Some(1), conj(&x.into_array()), true)
     }
 
     /// Calls [`ihfft`](fn@ihfft) with these options.
     #[track_caller]
     pub fn ihfft(&self, x: impl ArrayLike) -> Array {
-        conj(&self.run("ihfft", FftKind::Rfft, Some(1), x.into_array(), self.norm.swapped()))
+        conj(&self.run("ihfft", FftKind::Rfft, Some(1), x.into_array(), true))
     }
 }

@@ -11,6 +11,7 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 
+use crate::choice::{Choice, IntoChoice, NamedOption};
 use crate::core::array::Array;
 use crate::core::program::trace::or_failed;
 use crate::dtype::{DType, Scalar};
@@ -31,6 +32,13 @@ pub enum Fan {
     GeoAvg,
 }
 
+/// JAX's names.
+impl NamedOption for Fan {
+    const KIND: &'static str = "mode";
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("fan_in", Fan::In), ("fan_out", Fan::Out), ("fan_avg", Fan::Avg), ("fan_geo_avg", Fan::GeoAvg)];
+}
+
 /// The distribution that weights are drawn from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -43,6 +51,16 @@ pub enum Distribution {
     Uniform,
 }
 
+/// JAX's names.
+impl NamedOption for Distribution {
+    const KIND: &'static str = "distribution";
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("truncated_normal", Distribution::TruncatedNormal),
+        ("normal", Distribution::Normal),
+        ("uniform", Distribution::Uniform),
+    ];
+}
+
 /// An initializer of the weights of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Initializer(Kind);
@@ -53,7 +71,7 @@ enum Kind {
     Normal { stddev: f64 },
     TruncatedNormal { stddev: f64, lower: f64, upper: f64 },
     Uniform { scale: f64 },
-    VarianceScaling { scale: f64, mode: Fan, distribution: Distribution, axes: FanAxes },
+    VarianceScaling { scale: f64, mode: Choice<Fan>, distribution: Choice<Distribution>, axes: FanAxes },
     Orthogonal { scale: f64, column_axis: i32 },
     DeltaOrthogonal { scale: f64 },
 }
@@ -160,11 +178,15 @@ pub fn delta_orthogonal(scale: f64) -> Initializer {
 /// assert!((weights.var(..).item::<f32>()? - 2.0 / 100.0).abs() < 1e-3);
 /// # Ok::<(), shardax::Error>(())
 /// ```
-pub fn variance_scaling(scale: f64, mode: Fan, distribution: Distribution) -> Initializer {
+pub fn variance_scaling(
+    scale: f64,
+    mode: impl IntoChoice<Fan>,
+    distribution: impl IntoChoice<Distribution>,
+) -> Initializer {
     Initializer(Kind::VarianceScaling {
         scale,
-        mode,
-        distribution,
+        mode: mode.into_choice(),
+        distribution: distribution.into_choice(),
         axes: FanAxes { inputs: AxisList::new(-2), outputs: AxisList::new(-1), batch: AxisList::new(()) },
     })
 }
@@ -273,6 +295,7 @@ impl Initializer {
             Kind::DeltaOrthogonal { scale } => delta(key, shape, dtype)? * literal(scale, dtype),
             Kind::VarianceScaling { scale, mode, distribution, axes } => {
                 let (fan_in, fan_out) = fans(shape, &axes)?;
+                let (mode, distribution) = (mode.value("variance_scaling")?, distribution.value("variance_scaling")?);
                 let n = match mode {
                     Fan::In => fan_in,
                     Fan::Out => fan_out,

@@ -76,11 +76,12 @@ fn cosines(name: &'static str, options: &FftOptions, x: Array, inverse: bool, co
         let y = promote_dtypes(&[&x], to_inexact)?.swap_remove(0);
         let [axes, sizes] = options.resolve(name, FftKind::Fft, count, y.shape())?;
         check_positive(name, &sizes, y.shape())?;
-        if options.normalization() == FftNorm::Forward {
+        let norm = options.normalization(name)?;
+        if norm == FftNorm::Forward {
             return Err(err!(NotImplemented, "{name}: `FftNorm::Forward` is not implemented")
                 .help("scale the result, or use `FftNorm::Backward` or `FftNorm::Ortho`"));
         }
-        let ortho = options.normalization() == FftNorm::Ortho;
+        let ortho = norm == FftNorm::Ortho;
         let params = (axes, sizes, inverse, ortho);
         composite1(name, params, &[y], |params, args| {
             let x = &args[0];

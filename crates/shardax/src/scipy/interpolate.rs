@@ -1,6 +1,7 @@
 //! Interpolation on grids, as in
 //! [`jax.scipy.interpolate`](https://docs.jax.dev/en/latest/jax.scipy.html#module-jax.scipy.interpolate).
 
+use crate::choice::{Choice, IntoChoice, NamedOption};
 use crate::core::array::Array;
 use crate::core::program::trace::{at_caller, or_failed};
 use crate::dtype::DType;
@@ -19,6 +20,12 @@ pub enum GridMethod {
     Nearest,
 }
 
+/// JAX's names.
+impl NamedOption for GridMethod {
+    const KIND: &'static str = "method";
+    const NAMES: &'static [(&'static str, Self)] = &[("linear", GridMethod::Linear), ("nearest", GridMethod::Nearest)];
+}
+
 /// Values on a rectangular grid, interpolated between its points.
 ///
 /// ```
@@ -34,7 +41,7 @@ pub enum GridMethod {
 pub struct RegularGridInterpolator {
     points: Vec<Array>,
     values: Array,
-    method: GridMethod,
+    method: Choice<GridMethod>,
     fill_value: Option<f64>,
 }
 
@@ -69,14 +76,19 @@ impl RegularGridInterpolator {
                     .help("pass a vector of at least two coordinates for each leading dimension of the values"));
             }
             let values = promote_dtypes(&[&values], to_inexact)?.swap_remove(0);
-            Ok(RegularGridInterpolator { points, values, method: GridMethod::Linear, fill_value: Some(f64::NAN) })
+            Ok(RegularGridInterpolator {
+                points,
+                values,
+                method: Choice::Value(GridMethod::Linear),
+                fill_value: Some(f64::NAN),
+            })
         })
         .at_caller()
     }
 
     /// Sets the rule. Default linear.
-    pub fn method(mut self, method: GridMethod) -> Self {
-        self.method = method;
+    pub fn method(mut self, method: impl IntoChoice<GridMethod>) -> Self {
+        self.method = method.into_choice();
         self
     }
 
@@ -125,7 +137,7 @@ impl RegularGridInterpolator {
             (0..d).map(|i| self.values.shape()[i + 1..d].iter().product::<usize>() as i64).collect();
         let value_shape = &self.values.shape()[d..];
         let flat = lax::reshape(&self.values, &[&[grid_size], value_shape].concat());
-        let y = match self.method {
+        let y = match self.method.value("RegularGridInterpolator")? {
             GridMethod::Nearest => {
                 let index = places
                     .iter()

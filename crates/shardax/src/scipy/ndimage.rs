@@ -1,6 +1,7 @@
 //! Interpolation of images, as in
 //! [`jax.scipy.ndimage`](https://docs.jax.dev/en/latest/jax.scipy.html#module-jax.scipy.ndimage).
 
+use crate::choice::{IntoChoice, NamedOption};
 use crate::core::array::Array;
 use crate::core::program::trace::or_failed;
 use crate::dtype::DType;
@@ -22,6 +23,18 @@ pub enum Boundary {
     Reflect,
     /// Repetitions.
     Wrap,
+}
+
+/// JAX's names.
+impl NamedOption for Boundary {
+    const KIND: &'static str = "mode";
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("constant", Boundary::Constant(0.0)),
+        ("nearest", Boundary::Nearest),
+        ("mirror", Boundary::Mirror),
+        ("reflect", Boundary::Reflect),
+        ("wrap", Boundary::Wrap),
+    ];
 }
 
 impl Default for Boundary {
@@ -68,10 +81,10 @@ pub fn map_coordinates<Form>(
     input: impl ArrayLike,
     coordinates: impl IntoArrays<Form>,
     order: usize,
-    mode: Boundary,
+    mode: impl IntoChoice<Boundary>,
 ) -> Array {
-    let (input, coordinates) = (input.into_array(), coordinates.into_arrays());
-    or_failed(&input, || interpolate(&input, &coordinates, order, mode))
+    let (input, coordinates, mode) = (input.into_array(), coordinates.into_arrays(), mode.into_choice());
+    or_failed(&input, || interpolate(&input, &coordinates, order, mode.value("map_coordinates")?))
 }
 
 /// Rounds halves away from zero, like SciPy.

@@ -2,6 +2,7 @@
 
 mod narrow;
 mod promotion;
+pub mod rust_names;
 mod table;
 
 use std::fmt;

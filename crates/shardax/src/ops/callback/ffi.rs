@@ -23,6 +23,7 @@ use super::function::HostFunction;
 use super::primitive::Kind;
 use super::views::{DeviceCall, HostArg, HostResult};
 use super::{HostCallback, IntoOperands, VmapMethod};
+use crate::choice::{Choice, IntoChoice};
 use crate::core::tree::Tree;
 use crate::error::{AtCaller, Error, Result, err};
 use crate::shape::interned;
@@ -236,7 +237,7 @@ pub struct FfiCall<T> {
     name: &'static str,
     results: T,
     attributes: Attributes,
-    vmap: Option<VmapMethod>,
+    vmap: Option<Choice<VmapMethod>>,
     has_side_effect: bool,
 }
 
@@ -260,8 +261,8 @@ impl<T: Tree> FfiCall<T> {
     }
 
     /// Sets how `vmap` calls the function. Without a method, `vmap` of it fails.
-    pub fn vmap_method(mut self, method: VmapMethod) -> Self {
-        self.vmap = Some(method);
+    pub fn vmap_method(mut self, method: impl IntoChoice<VmapMethod>) -> Self {
+        self.vmap = Some(method.into_choice());
         self
     }
 

@@ -16,6 +16,7 @@ pub use primitive::VmapMethod;
 use primitive::{HostCall, Kind};
 pub use views::{DeviceArg, DeviceCall, HostArg, HostResult};
 
+use crate::choice::IntoChoice;
 use crate::core::array::Array;
 use crate::core::primitive::Primitive;
 use crate::core::program::trace::{check_keys, check_usable, runs_now};
@@ -127,10 +128,11 @@ impl<T: Tree> HostCallback<T> {
         HostCallback { call, results, types: std::marker::PhantomData }
     }
 
-    /// Sets how `vmap` calls the function. Without a method, `vmap` of it fails. A function with side effects is always
+    /// Sets how `vmap` calls the function: a [`VmapMethod`], or its name, such as `"sequential"`. Without a method, `vmap` of
+    /// it fails. A function with side effects is always
     /// called once per entry.
-    pub fn vmap_method(mut self, method: VmapMethod) -> Self {
-        self.call.vmap = Some(method);
+    pub fn vmap_method(mut self, method: impl IntoChoice<VmapMethod>) -> Self {
+        self.call.vmap = Some(method.into_choice());
         self
     }
 
@@ -225,6 +227,7 @@ impl<T: Tree> HostCallback<T> {
         // A result type may itself carry an error.
         self.results.leaves.iter().filter_map(Array::error).try_for_each(|e| Err(e.clone()))?;
         args.iter().try_for_each(check_usable)?;
+        self.call.vmap.map_or(Ok(()), |method| method.value(self.call.name()).map(drop))?;
         // A host function reads elements, but keys have no elements that it could read.
         check_keys(&self.call, &args.iter().chain(&self.results.leaves).map(Array::aval).collect::<Vec<_>>())?;
         if self.call.ordered && !self.call.has_effects() {

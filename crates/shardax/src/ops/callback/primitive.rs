@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use super::function::{HostFunction, TARGET};
 use super::ordered::TOKEN;
+use crate::choice::{Choice, NamedOption};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
@@ -45,6 +46,16 @@ pub enum VmapMethod {
     BroadcastAll,
 }
 
+/// JAX's names.
+impl NamedOption for VmapMethod {
+    const KIND: &'static str = "vmap method";
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("sequential", VmapMethod::Sequential),
+        ("expand_dims", VmapMethod::ExpandDims),
+        ("broadcast_all", VmapMethod::BroadcastAll),
+    ];
+}
+
 /// A call of a host function, with results of these types.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct HostCall {
@@ -53,7 +64,7 @@ pub(crate) struct HostCall {
     pub cuda: Option<Arc<HostFunction>>,
     pub results: SmallVec<[(DType, Shape); 1]>,
     pub kind: Kind,
-    pub vmap: Option<VmapMethod>,
+    pub vmap: Option<Choice<VmapMethod>>,
     /// `true` if the call waits for the previous ordered call.
     pub ordered: bool,
     /// `true` if the call takes a token before its operands and returns one before its results.
@@ -198,7 +209,7 @@ impl Primitive for HostCall {
         // Effects happen once for each example. Pure functions can also be called once for the entire batch.
         let method = match (self.kind, self.vmap) {
             (Kind::Io | Kind::Debug, _) => VmapMethod::Sequential,
-            (_, Some(method)) => method,
+            (_, Some(method)) => method.value(self.name())?,
             (_, None) => bail!(
                 NotImplemented,
                 "vmap is only supported for {} with a vmap method: call `.vmap_method(VmapMethod::…)` on it",

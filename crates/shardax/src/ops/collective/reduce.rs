@@ -4,6 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::axes::{Axes, Names};
 use super::{mapped, narrow};
+use crate::choice::NamedOption;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{
@@ -82,6 +83,13 @@ pub enum CastTo {
     Unreduced,
     /// The value is equal on all participants, and its cotangent is unreduced.
     Reduced,
+}
+
+/// JAX's names.
+impl NamedOption for CastTo {
+    const KIND: &'static str = "state";
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("varying", CastTo::Varying), ("unreduced", CastTo::Unreduced), ("reduced", CastTo::Reduced)];
 }
 
 /// Casts between equal, varying, reduced and unreduced values without communication.

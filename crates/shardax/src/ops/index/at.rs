@@ -2,6 +2,7 @@
 
 use super::IndexItem;
 use super::index_plan::{self, Options};
+use crate::choice::{Choice, IntoChoice};
 use crate::core::array::{Array, Repr};
 use crate::core::program::Aval;
 use crate::core::program::trace::{at_caller, bind1, or_failed, trace};
@@ -25,6 +26,8 @@ pub struct At {
     items: Vec<IndexItem>,
     options: Options,
     fill: Option<Array>,
+    /// The text of [`mode`](Self::mode), if it names none.
+    unknown_mode: Option<Choice<GatherScatterMode>>,
     out_sharding: Option<ShardingLike>,
 }
 
@@ -45,13 +48,30 @@ fn fill_of(fill: &Array, dtype: DType) -> Result<Scalar> {
 
 impl At {
     pub(crate) fn new(array: &Array, items: Vec<IndexItem>) -> Self {
-        At { array: array.clone(), items, options: Options::default(), fill: None, out_sharding: None }
+        At {
+            array: array.clone(),
+            items,
+            options: Options::default(),
+            fill: None,
+            unknown_mode: None,
+            out_sharding: None,
+        }
     }
 
     /// Sets the mode for integer-array indices that are out of bounds. By default, [`get`](Self::get) clamps them and
-    /// updates drop them.
-    pub fn mode(mut self, mode: GatherScatterMode) -> Self {
-        self.options.mode = Some(mode);
+    /// updates drop them. JAX's texts are accepted too: `"clip"`, `"drop"`, `"fill"` and `"promise_in_bounds"`.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let x = array([1, 2]).at(array([0, 5])).mode("clip").set(7);
+    /// assert_eq!(x.to_vec::<i32>()?, [7, 7]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    pub fn mode(mut self, mode: impl IntoChoice<GatherScatterMode>) -> Self {
+        match mode.into_choice() {
+            Choice::Value(mode) => self.options.mode = Some(mode),
+            unknown => self.unknown_mode = Some(unknown),
+        }
         self
     }
 
@@ -116,6 +136,7 @@ impl At {
     pub fn get(&self) -> Array {
         or_failed(&self.array, || {
             self.array.check()?;
+            self.unknown_mode.map_or(Ok(()), |mode| mode.value("at").map(drop))?;
             if let Some(out) = &self.out_sharding {
                 let arrays = self.arrays();
                 return in_auto_axes(&arrays, out, |args| Ok(self.with_arrays(args).get()));
@@ -222,6 +243,7 @@ impl At {
 
     #[track_caller]
     fn update(&self, kind: ScatterKind, value: Array) -> Result<Array> {
+        self.unknown_mode.map_or(Ok(()), |mode| mode.value("at").map(drop))?;
         if let Some(out) = &self.out_sharding {
             let mut arrays = self.arrays();
             arrays.push(value);

@@ -2,6 +2,7 @@
 
 use super::axes::IntoReduction;
 use super::{IndexMode, IntoAxis};
+use crate::choice::IntoChoice;
 use crate::core::array::Array;
 use crate::ops::operators::{ArrayLike, IntoArrays};
 
@@ -28,7 +29,7 @@ impl Array {
     /// # Ok::<(), shardax::Error>(())
     /// ```
     #[track_caller]
-    pub fn choose<Form>(&self, choices: impl IntoArrays<Form>, mode: IndexMode) -> Array {
+    pub fn choose<Form>(&self, choices: impl IntoArrays<Form>, mode: impl IntoChoice<IndexMode>) -> Array {
         super::choose(self, choices, mode)
     }
 

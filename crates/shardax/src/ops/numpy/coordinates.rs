@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::options::options;
 use super::{RangeNumber, arange, checked_or_failed, where_};
+use crate::choice::{IntoChoice, NamedOption};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
@@ -263,6 +264,12 @@ pub enum IndexMode {
     Clip,
 }
 
+/// JAX's names.
+impl NamedOption for IndexMode {
+    const KIND: &'static str = "mode";
+    const NAMES: &'static [(&'static str, Self)] = &[("wrap", IndexMode::Wrap), ("clip", IndexMode::Clip)];
+}
+
 /// Converts coordinates in an array of this shape to indices into the flat array. `places` has one integer array for each dimension.
 /// JAX's mode "raise" does not exist, because this function does not read values.
 ///
@@ -276,10 +283,15 @@ pub enum IndexMode {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn ravel_multi_index<Form>(places: impl IntoArrays<Form>, shape: impl IntoSizes, mode: IndexMode) -> Array {
-    let (places, shape) = (places.into_arrays(), &shape.into_sizes()[..]);
+pub fn ravel_multi_index<Form>(
+    places: impl IntoArrays<Form>,
+    shape: impl IntoSizes,
+    mode: impl IntoChoice<IndexMode>,
+) -> Array {
+    let (places, shape, mode) = (places.into_arrays(), &shape.into_sizes()[..], mode.into_choice());
     let none = Array::literal(Scalar::Int(0), DType::I32, false);
     checked_or_failed(places.first().unwrap_or(&none), || {
+        let mode = mode.value("ravel_multi_index")?;
         if places.len() != shape.len() {
             return Err(err!(
                 Value,
@@ -324,9 +336,10 @@ pub fn ravel_multi_index<Form>(places: impl IntoArrays<Form>, shape: impl IntoSi
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn choose<Form>(x: impl ArrayLike, choices: impl IntoArrays<Form>, mode: IndexMode) -> Array {
-    let (x, choices) = (x.into_array(), choices.into_arrays());
+pub fn choose<Form>(x: impl ArrayLike, choices: impl IntoArrays<Form>, mode: impl IntoChoice<IndexMode>) -> Array {
+    let (x, choices, mode) = (x.into_array(), choices.into_arrays(), mode.into_choice());
     checked_or_failed(&x, || {
+        let mode = mode.value("choose")?;
         let Some(last_choice) = choices.last() else {
             return Err(err!(Value, "choose needs at least one array of choices")
                 .help("pass one array for each number that the indices contain"));

@@ -2,6 +2,7 @@
 
 use super::indexing::{IntoAxis, with_axis};
 use super::{checked_or_failed, complex, convert, where_};
+use crate::choice::{IntoChoice, NamedOption};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
@@ -184,6 +185,12 @@ pub enum BitOrder {
     Little,
 }
 
+/// JAX's names.
+impl NamedOption for BitOrder {
+    const KIND: &'static str = "order of bits";
+    const NAMES: &'static [(&'static str, Self)] = &[("big", BitOrder::Big), ("little", BitOrder::Little)];
+}
+
 fn shifts(order: BitOrder) -> Array {
     let count = lax::iota(DType::U8, &[8], 0);
     if order == BitOrder::Big { 7 - count } else { count }
@@ -204,9 +211,10 @@ fn shifts(order: BitOrder) -> Array {
 /// # Errors
 /// The result carries an error for other dtypes.
 #[track_caller]
-pub fn packbits(x: impl ArrayLike, bitorder: BitOrder) -> Array {
-    let x = x.into_array();
+pub fn packbits(x: impl ArrayLike, bitorder: impl IntoChoice<BitOrder>) -> Array {
+    let (x, bitorder) = (x.into_array(), bitorder.into_choice());
     checked_or_failed(&x, || {
+        let bitorder = bitorder.value("packbits")?;
         x.check()?;
         if x.dtype().is_inexact() {
             return Err(err!(Type, "packbits needs an array of integers or booleans, got {}", x.type_name())
@@ -236,9 +244,10 @@ pub fn packbits(x: impl ArrayLike, bitorder: BitOrder) -> Array {
 /// # Errors
 /// The result carries an error for other dtypes than uint8, and for a scalar.
 #[track_caller]
-pub fn unpackbits(x: impl ArrayLike, bitorder: BitOrder) -> Array {
-    let x = x.into_array();
+pub fn unpackbits(x: impl ArrayLike, bitorder: impl IntoChoice<BitOrder>) -> Array {
+    let (x, bitorder) = (x.into_array(), bitorder.into_choice());
     checked_or_failed(&x, || {
+        let bitorder = bitorder.value("unpackbits")?;
         x.check()?;
         if x.dtype() != DType::U8 || x.ndim() == 0 {
             return Err(err!(Type, "unpackbits needs an array of uint8, got {}", x.type_name())

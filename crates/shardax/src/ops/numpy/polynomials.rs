@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::{checked_or_failed, promote_dtypes, to_inexact, to_strong_type};
+use crate::choice::{Choice, IntoChoice, NamedOption};
 use crate::core::array::Array;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Result, err};
@@ -227,6 +228,13 @@ pub enum ConvolveMode {
     Valid,
 }
 
+/// JAX's names.
+impl NamedOption for ConvolveMode {
+    const KIND: &'static str = "mode";
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("full", ConvolveMode::Full), ("same", ConvolveMode::Same), ("valid", ConvolveMode::Valid)];
+}
+
 /// Returns the convolution of two vectors, floating point.
 ///
 /// ```
@@ -241,8 +249,8 @@ pub enum ConvolveMode {
 /// # Errors
 /// The result carries an error for arrays that are empty or not vectors.
 #[track_caller]
-pub fn convolve(x: impl ArrayLike, y: impl ArrayLike, mode: ConvolveMode) -> Array {
-    sliding("convolve", x, y, mode, false)
+pub fn convolve(x: impl ArrayLike, y: impl ArrayLike, mode: impl IntoChoice<ConvolveMode>) -> Array {
+    sliding("convolve", x, y, mode.into_choice(), false)
 }
 
 /// Returns the correlation of two vectors, floating point. The second vector is conjugated. NumPy's default mode is
@@ -255,14 +263,15 @@ pub fn convolve(x: impl ArrayLike, y: impl ArrayLike, mode: ConvolveMode) -> Arr
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn correlate(x: impl ArrayLike, y: impl ArrayLike, mode: ConvolveMode) -> Array {
-    sliding("correlate", x, y, mode, true)
+pub fn correlate(x: impl ArrayLike, y: impl ArrayLike, mode: impl IntoChoice<ConvolveMode>) -> Array {
+    sliding("correlate", x, y, mode.into_choice(), true)
 }
 
 #[track_caller]
-fn sliding(name: &str, x: impl ArrayLike, y: impl ArrayLike, mode: ConvolveMode, correlated: bool) -> Array {
+fn sliding(name: &str, x: impl ArrayLike, y: impl ArrayLike, mode: Choice<ConvolveMode>, correlated: bool) -> Array {
     let (x, y) = (x.into_array(), y.into_array());
     checked_or_failed(&x, || {
+        let mode = mode.value(name)?;
         let args = promote_dtypes(&[&x, &y], to_inexact)?;
         if let Some(odd) = args.iter().find(|x| x.ndim() != 1 || x.size() == 0) {
             return Err(err!(

@@ -1,6 +1,7 @@
 //! Zeros at the ends of arrays. The size of the result depends on values, so these functions run outside of `jit`.
 
 use super::{IntoAxes, checked_or_failed, normalize_axes};
+use crate::choice::{IntoChoice, NamedOption};
 use crate::core::array::Array;
 use crate::error::err;
 use crate::ops::lax;
@@ -16,6 +17,12 @@ pub enum Trim {
     /// Both (`"fb"`).
     #[default]
     Both,
+}
+
+/// JAX's names.
+impl NamedOption for Trim {
+    const KIND: &'static str = "side";
+    const NAMES: &'static [(&'static str, Self)] = &[("f", Trim::Front), ("b", Trim::Back), ("fb", Trim::Both)];
 }
 
 /// Removes zeros from the ends of an array. Along each of the axes (with `..`, along all), the entries at the ends are removed that
@@ -34,9 +41,10 @@ pub enum Trim {
 /// The result carries an error inside of `jit`, `vmap` and `grad`, because the values determine its size, and for axes that are out
 /// of bounds.
 #[track_caller]
-pub fn trim_zeros(x: impl ArrayLike, trim: Trim, axes: impl IntoAxes) -> Array {
-    let x = &x.into_array();
+pub fn trim_zeros(x: impl ArrayLike, trim: impl IntoChoice<Trim>, axes: impl IntoAxes) -> Array {
+    let (x, trim) = (&x.into_array(), trim.into_choice());
     checked_or_failed(x, || {
+        let trim = trim.value("trim_zeros")?;
         let axes = normalize_axes(axes, x.ndim())?;
         if x.is_traced() {
             return Err(err!(

@@ -6,6 +6,7 @@ use super::binary::{AND, Compare, MAX, MIN, Select};
 use super::reduce::{highest, lowest};
 use super::reshard::with_addends;
 use super::scatter::{Scatter, ScatterDimensionNumbers, ScatterKind};
+use crate::choice::NamedOption;
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, ints};
 use crate::core::primitive::{
@@ -29,6 +30,17 @@ pub enum GatherScatterMode {
     FillOrDrop,
     /// The caller promises that all positions are in bounds. Otherwise the values are unspecified.
     PromiseInBounds,
+}
+
+/// JAX's names.
+impl NamedOption for GatherScatterMode {
+    const KIND: &'static str = "mode";
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("clip", GatherScatterMode::Clip),
+        ("fill", GatherScatterMode::FillOrDrop),
+        ("drop", GatherScatterMode::FillOrDrop),
+        ("promise_in_bounds", GatherScatterMode::PromiseInBounds),
+    ];
 }
 
 /// The correspondence of the dimensions of a gather's operand, indices and result, as in

@@ -1,5 +1,6 @@
 //! Matrices of binomial coefficients, and of other numbers that are computed on the host.
 
+use crate::choice::{IntoChoice, NamedOption};
 use crate::core::array::Array;
 use crate::core::program::trace::or_failed;
 use crate::dtype::DType;
@@ -16,6 +17,13 @@ pub enum PascalKind {
     Lower,
     /// The upper triangular matrix of `binomial(j, i)`.
     Upper,
+}
+
+/// JAX's names.
+impl NamedOption for PascalKind {
+    const KIND: &'static str = "kind";
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("symmetric", PascalKind::Symmetric), ("lower", PascalKind::Lower), ("upper", PascalKind::Upper)];
 }
 
 /// The number of ways to choose `k` of `n`, exact below 2⁵³.
@@ -53,6 +61,13 @@ fn matrix([rows, columns]: [usize; 2], max: usize, entry: impl Fn(usize, usize) 
     })
 }
 
+/// Returns the kind, or a failed array for a text that names none.
+#[track_caller]
+fn known_kind(function: &str, kind: impl IntoChoice<PascalKind>) -> std::result::Result<PascalKind, Array> {
+    let kind = kind.into_choice();
+    kind.value(function).map_err(|error| or_failed(&zeros_dtype([1, 1], DType::F32), || Err(error)))
+}
+
 /// Returns Pascal's matrix of binomial coefficients, `[n, n]` in float32.
 ///
 /// ```
@@ -65,7 +80,11 @@ fn matrix([rows, columns]: [usize; 2], max: usize, entry: impl Fn(usize, usize) 
 /// # Errors
 /// The result carries an error for `n` above 512.
 #[track_caller]
-pub fn pascal(n: usize, kind: PascalKind) -> Array {
+pub fn pascal(n: usize, kind: impl IntoChoice<PascalKind>) -> Array {
+    let kind = match known_kind("pascal", kind) {
+        Ok(kind) => kind,
+        Err(failed) => return failed,
+    };
     matrix([n, n], MAX_BINOMIAL_ROWS, |i, j| match kind {
         PascalKind::Symmetric => binomial(i + j, i),
         PascalKind::Lower => binomial(i, j),
@@ -86,7 +105,11 @@ pub fn pascal(n: usize, kind: PascalKind) -> Array {
 /// # Errors
 /// The result carries an error for `n` above 512.
 #[track_caller]
-pub fn invpascal(n: usize, kind: PascalKind) -> Array {
+pub fn invpascal(n: usize, kind: impl IntoChoice<PascalKind>) -> Array {
+    let kind = match known_kind("invpascal", kind) {
+        Ok(kind) => kind,
+        Err(failed) => return failed,
+    };
     // The symmetric matrix is a product of triangular matrices, so it reads each coefficient many times.
     let size = if kind == PascalKind::Symmetric { n.min(MAX_BINOMIAL_ROWS) } else { 0 };
     let coefficients: Vec<Vec<f64>> = (0..size).map(|k| (0..=k).map(|i| binomial(k, i)).collect()).collect();

@@ -3,6 +3,7 @@
 use std::f64::consts::PI;
 
 use super::{at_least_a_vector, toeplitz};
+use crate::choice::{IntoChoice, NamedOption};
 use crate::core::array::Array;
 use crate::core::program::trace::or_failed;
 use crate::dtype::{DType, Scalar};
@@ -173,9 +174,10 @@ fn fiedler_companion_of(a: &Array) -> Array {
 /// # Errors
 /// The result carries an error for scalars, arrays without elements, and `n` of 0.
 #[track_caller]
-pub fn convolution_matrix(a: impl ArrayLike, n: usize, mode: ConvolveMode) -> Array {
-    let a = a.into_array();
+pub fn convolution_matrix(a: impl ArrayLike, n: usize, mode: impl IntoChoice<ConvolveMode>) -> Array {
+    let (a, mode) = (a.into_array(), mode.into_choice());
     or_failed(&a, || {
+        let mode = mode.value("convolution_matrix")?;
         vector("convolution_matrix", &a)?;
         let m = a.shape()[a.ndim() - 1];
         if m == 0 || n == 0 {
@@ -215,6 +217,12 @@ pub enum DftScale {
     N,
 }
 
+/// JAX's names.
+impl NamedOption for DftScale {
+    const KIND: &'static str = "scale";
+    const NAMES: &'static [(&'static str, Self)] = &[("sqrtn", DftScale::Sqrtn), ("n", DftScale::N)];
+}
+
 /// Returns the matrix of the discrete Fourier transform, in complex64.
 ///
 /// ```
@@ -226,16 +234,19 @@ pub enum DftScale {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn dft(n: usize, scale: DftScale) -> Array {
+pub fn dft(n: usize, scale: impl IntoChoice<DftScale>) -> Array {
     // The products are reduced modulo the period first, because large angles would lose digits.
     let product = crate::ops::numpy::remainder(places(n, 0) * places(n, 1), n.max(1) as f64);
     let angle = product * (-2.0 * PI / n.max(1) as f64);
     let matrix = complex(angle.cos(), angle.sin());
-    match scale {
-        DftScale::None => matrix,
-        DftScale::Sqrtn => matrix / (n as f64).sqrt(),
-        DftScale::N => matrix / n as f64,
-    }
+    let scale = scale.into_choice();
+    or_failed(&matrix, || {
+        Ok(match scale.value("dft")? {
+            DftScale::None => matrix.clone(),
+            DftScale::Sqrtn => &matrix / (n as f64).sqrt(),
+            DftScale::N => &matrix / n as f64,
+        })
+    })
 }
 
 /// Returns Hadamard's matrix of entries 1 and -1, in this dtype. The size must be a power of two.
@@ -369,6 +380,12 @@ pub enum PolarSide {
     Left,
 }
 
+/// JAX's names.
+impl NamedOption for PolarSide {
+    const KIND: &'static str = "side";
+    const NAMES: &'static [(&'static str, Self)] = &[("right", PolarSide::Right), ("left", PolarSide::Left)];
+}
+
 /// Returns the polar decomposition `(u, p)` of a matrix `[m, n]`: `u` with orthonormal columns or rows, and `p`
 /// Hermitian and positive semidefinite.
 ///
@@ -381,12 +398,20 @@ pub enum PolarSide {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn polar(a: impl ArrayLike, side: PolarSide) -> (Array, Array) {
+pub fn polar(a: impl ArrayLike, side: impl IntoChoice<PolarSide>) -> (Array, Array) {
     use crate::ops::primitive::matrix::{adjoint, product};
-    let (w, s, vh) = crate::linalg::svd(a);
+    let (side, a) = (side.into_choice(), a.into_array());
+    let (w, s, vh) = crate::linalg::svd(&a);
     if w.error().is_some() {
         return (w.clone(), w);
     }
+    let side = match side.value("polar") {
+        Ok(side) => side,
+        Err(error) => {
+            let failed = or_failed(&a, || Err(error));
+            return (failed.clone(), failed);
+        }
+    };
     let s = s.expand_dims(-2).astype(w.dtype());
     let p = match side {
         PolarSide::Right => product(&(adjoint(&vh) * s), &vh),

@@ -1,6 +1,7 @@
 //! Schur and Hessenberg forms, and the functions of matrices that are computed with them.
 
 use super::solve::solve_triangular_left;
+use crate::choice::{IntoChoice, NamedOption};
 use crate::core::array::Array;
 use crate::core::program::trace::{at_caller, or_failed};
 use crate::dtype::DType;
@@ -26,6 +27,12 @@ pub enum SchurOutput {
     Complex,
 }
 
+/// JAX's names.
+impl NamedOption for SchurOutput {
+    const KIND: &'static str = "output";
+    const NAMES: &'static [(&'static str, Self)] = &[("real", SchurOutput::Real), ("complex", SchurOutput::Complex)];
+}
+
 /// Returns the Schur forms `t` of square matrices `[..., n, n]` and the unitary matrices `z`, such that `a = z t zᴴ`.
 ///
 /// The result is NaN for a matrix whose eigenvalues do not converge. You cannot differentiate it in reverse mode.
@@ -42,8 +49,10 @@ pub enum SchurOutput {
 /// # Errors
 /// Returns an error for less than two dimensions, and matrices that are not square.
 #[track_caller]
-pub fn schur(a: impl ArrayLike, output: SchurOutput) -> Result<(Array, Array)> {
+pub fn schur(a: impl ArrayLike, output: impl IntoChoice<SchurOutput>) -> Result<(Array, Array)> {
+    let output = output.into_choice();
     at_caller(|| {
+        let output = output.value("schur")?;
         let a = checked("schur", &a.into_array())?;
         let forms = composite("schur", output, 2, std::slice::from_ref(&a), |output, args| {
             each_matrix(args, |args| {

@@ -1,6 +1,7 @@
 //! Linear equations with known structure or known factors.
 
 use super::cho_solve;
+use crate::choice::{Choice, IntoChoice, NamedOption};
 use crate::core::array::Array;
 use crate::core::program::trace::{at_caller, or_failed};
 use crate::dtype::DType;
@@ -29,6 +30,13 @@ pub enum AssumeA {
     Pos,
 }
 
+/// JAX's names.
+impl NamedOption for AssumeA {
+    const KIND: &'static str = "assumption";
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("gen", AssumeA::Gen), ("sym", AssumeA::Sym), ("her", AssumeA::Her), ("pos", AssumeA::Pos)];
+}
+
 /// Returns the solution `x` of `a x = b`, as [`linalg::solve`](crate::linalg::solve()), for matrices of this structure.
 ///
 /// ```
@@ -42,11 +50,14 @@ pub enum AssumeA {
 /// # Errors
 /// The result carries an error for shapes that do not fit.
 #[track_caller]
-pub fn solve(a: impl ArrayLike, b: impl ArrayLike, assume_a: AssumeA) -> Array {
-    match assume_a {
-        AssumeA::Pos => solve_positive_definite(&a.into_array(), &b.into_array()),
-        AssumeA::Gen | AssumeA::Sym | AssumeA::Her => solve_general(a, b),
-    }
+pub fn solve(a: impl ArrayLike, b: impl ArrayLike, assume_a: impl IntoChoice<AssumeA>) -> Array {
+    let (a, b, assume_a) = (a.into_array(), b.into_array(), assume_a.into_choice());
+    or_failed(&b, || {
+        Ok(match assume_a.value("solve")? {
+            AssumeA::Pos => solve_positive_definite(&a, &b),
+            AssumeA::Gen | AssumeA::Sym | AssumeA::Her => solve_general(&a, &b),
+        })
+    })
 }
 
 /// Solves the equations with a Cholesky factor. Real solutions are differentiated implicitly, as in JAX: the gradient by the matrix is then
@@ -89,6 +100,24 @@ pub enum Trans {
     Adjoint,
 }
 
+/// JAX's names.
+impl NamedOption for Trans {
+    const KIND: &'static str = "trans";
+    const NAMES: &'static [(&'static str, Self)] = &[("N", Trans::No), ("T", Trans::Transpose), ("C", Trans::Adjoint)];
+}
+
+/// JAX's numbers: 0, 1 and 2.
+impl IntoChoice<Trans> for i32 {
+    fn into_choice(self) -> Choice<Trans> {
+        match self {
+            0 => Choice::Value(Trans::No),
+            1 => Choice::Value(Trans::Transpose),
+            2 => Choice::Value(Trans::Adjoint),
+            number => number.to_string().into_choice(),
+        }
+    }
+}
+
 /// Solves `a x = b` for triangular matrices `a`. The other triangle of `a` is not read. With `unit_diagonal`, the
 /// diagonal is not read either and counts as ones.
 ///
@@ -105,9 +134,16 @@ pub enum Trans {
 /// # Errors
 /// The result carries an error for shapes that do not fit.
 #[track_caller]
-pub fn solve_triangular(a: impl ArrayLike, b: impl ArrayLike, trans: Trans, lower: bool, unit_diagonal: bool) -> Array {
-    let (a, b) = (a.into_array(), b.into_array());
+pub fn solve_triangular(
+    a: impl ArrayLike,
+    b: impl ArrayLike,
+    trans: impl IntoChoice<Trans>,
+    lower: bool,
+    unit_diagonal: bool,
+) -> Array {
+    let (a, b, trans) = (a.into_array(), b.into_array(), trans.into_choice());
     or_failed(&b, || {
+        let trans = trans.value("solve_triangular")?;
         let args = promote_dtypes(&[&a, &b], to_inexact)?;
         let options = Triangular {
             left_side: true,
@@ -176,9 +212,14 @@ pub fn lu_factor(a: impl ArrayLike) -> (Array, Array) {
 /// # Errors
 /// The result carries an error for shapes that do not fit.
 #[track_caller]
-pub fn lu_solve((lu, pivots): (impl ArrayLike, impl ArrayLike), b: impl ArrayLike, trans: Trans) -> Array {
-    let (lu, pivots, b) = (lu.into_array(), pivots.into_array(), b.into_array());
+pub fn lu_solve(
+    (lu, pivots): (impl ArrayLike, impl ArrayLike),
+    b: impl ArrayLike,
+    trans: impl IntoChoice<Trans>,
+) -> Array {
+    let (lu, pivots, b, trans) = (lu.into_array(), pivots.into_array(), b.into_array(), trans.into_choice());
     or_failed(&b, || {
+        let trans = trans.value("lu_solve")?;
         pivots.check()?;
         let args = promote_dtypes(&[&lu, &b], to_inexact)?;
         let n = square_of_inexact("lu_solve", &args[0].aval())?;

@@ -13,6 +13,7 @@ mod spectral;
 
 pub use spectral::*;
 
+use crate::choice::{Choice, IntoChoice, NamedOption};
 use crate::core::array::Array;
 use crate::core::program::trace::or_failed;
 use crate::error::{Result, err};
@@ -36,12 +37,19 @@ pub enum ConvolveMode {
     Valid,
 }
 
+/// JAX's names.
+impl NamedOption for ConvolveMode {
+    const KIND: &'static str = "mode";
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("full", ConvolveMode::Full), ("same", ConvolveMode::Same), ("valid", ConvolveMode::Valid)];
+}
+
 macro_rules! operations {
     ($($(#[$doc:meta])* $name:ident $two:literal $correlates:literal;)*) => {$(
         $(#[$doc])*
         #[track_caller]
-        pub fn $name(in1: impl ArrayLike, in2: impl ArrayLike, mode: ConvolveMode) -> Array {
-            convolution(stringify!($name), in1.into_array(), in2.into_array(), mode, $two, $correlates)
+        pub fn $name(in1: impl ArrayLike, in2: impl ArrayLike, mode: impl IntoChoice<ConvolveMode>) -> Array {
+            convolution(stringify!($name), in1.into_array(), in2.into_array(), mode.into_choice(), $two, $correlates)
         }
     )*};
 }
@@ -74,8 +82,16 @@ operations! {
 }
 
 #[track_caller]
-fn convolution(name: &'static str, x: Array, y: Array, mode: ConvolveMode, two: bool, correlates: bool) -> Array {
+fn convolution(
+    name: &'static str,
+    x: Array,
+    y: Array,
+    mode: Choice<ConvolveMode>,
+    two: bool,
+    correlates: bool,
+) -> Array {
     or_failed(&x, || {
+        let mode = mode.value(name)?;
         let args = promote_dtypes(&[&x, &y], to_inexact)?;
         check(name, &args, two)?;
         composite1(name, (mode, two, correlates), &args, |&(mode, two, correlates), args| {
@@ -159,9 +175,15 @@ fn direct(x: &Array, y: &Array, mode: ConvolveMode) -> Array {
 /// # Errors
 /// The result carries an error for shapes that do not fit.
 #[track_caller]
-pub fn fftconvolve(in1: impl ArrayLike, in2: impl ArrayLike, mode: ConvolveMode, axes: impl IntoAxes) -> Array {
-    let (x, y) = (in1.into_array(), in2.into_array());
+pub fn fftconvolve(
+    in1: impl ArrayLike,
+    in2: impl ArrayLike,
+    mode: impl IntoChoice<ConvolveMode>,
+    axes: impl IntoAxes,
+) -> Array {
+    let (x, y, mode) = (in1.into_array(), in2.into_array(), mode.into_choice());
     or_failed(&x, || {
+        let mode = mode.value("fftconvolve")?;
         let args = promote_dtypes(&[&x, &y], to_inexact)?;
         let (x, y) = (&args[0], &args[1]);
         if x.ndim() != y.ndim() {
@@ -236,6 +258,12 @@ pub enum Trend {
     Broken(Vec<usize>),
 }
 
+/// JAX's names.
+impl NamedOption for Trend {
+    const KIND: &'static str = "trend";
+    const NAMES: &'static [(&'static str, Self)] = &[("linear", Trend::Linear), ("constant", Trend::Constant)];
+}
+
 /// Removes a trend along `axis`.
 ///
 /// ```
@@ -249,10 +277,11 @@ pub enum Trend {
 /// # Errors
 /// The result carries an error for breakpoints beyond the end.
 #[track_caller]
-pub fn detrend(data: impl ArrayLike, axis: impl AxisNumber, trend: Trend) -> Array {
+pub fn detrend(data: impl ArrayLike, axis: impl AxisNumber, trend: impl IntoChoice<Trend>) -> Array {
     let axis = axis.axis_number();
-    let data = data.into_array();
+    let (data, trend) = (data.into_array(), trend.into_choice());
     or_failed(&data, || {
+        let trend = trend.value("detrend")?;
         let x = promote_dtypes(&[&data], to_inexact)?.swap_remove(0);
         let axis = normalize_axis(axis as isize, x.ndim())?;
         let n = x.shape()[axis];

@@ -1,6 +1,7 @@
 //! Spectra of the segments of a signal.
 
 use super::{Trend, detrend};
+use crate::choice::{Choice, IntoChoice, NamedOption};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::DType;
@@ -38,6 +39,12 @@ pub enum Scaling {
     Spectrum,
 }
 
+/// JAX's names.
+impl NamedOption for Scaling {
+    const KIND: &'static str = "scaling";
+    const NAMES: &'static [(&'static str, Self)] = &[("density", Scaling::Density), ("spectrum", Scaling::Spectrum)];
+}
+
 /// The average of the segments' spectra.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Average {
@@ -46,6 +53,12 @@ pub enum Average {
     Mean,
     /// The median, divided by its bias.
     Median,
+}
+
+/// JAX's names.
+impl NamedOption for Average {
+    const KIND: &'static str = "average";
+    const NAMES: &'static [(&'static str, Self)] = &[("mean", Average::Mean), ("median", Average::Median)];
 }
 
 /// The options of [`stft`], [`istft`], [`csd`] and [`welch`].
@@ -68,10 +81,10 @@ pub struct SpectralOptions {
     nfft: Option<usize>,
     detrend: Option<Option<Trend>>,
     onesided: bool,
-    scaling: Option<Scaling>,
+    scaling: Option<Choice<Scaling>>,
     boundary: Option<Option<Boundary>>,
     padded: Option<bool>,
-    average: Average,
+    average: Choice<Average>,
     axis: i32,
 }
 
@@ -88,7 +101,7 @@ impl Default for SpectralOptions {
             scaling: None,
             boundary: None,
             padded: None,
-            average: Average::Mean,
+            average: Choice::Value(Average::Mean),
             axis: -1,
         }
     }
@@ -164,8 +177,8 @@ impl SpectralOptions {
     }
 
     /// Sets the unit. Default: [`Spectrum`](Scaling::Spectrum) for [`stft`], [`Density`](Scaling::Density) otherwise.
-    pub fn scaling(mut self, scaling: Scaling) -> Self {
-        self.scaling = Some(scaling);
+    pub fn scaling(mut self, scaling: impl IntoChoice<Scaling>) -> Self {
+        self.scaling = Some(scaling.into_choice());
         self
     }
 
@@ -183,8 +196,8 @@ impl SpectralOptions {
     }
 
     /// Sets the average of the segments. Default: the mean.
-    pub fn average(mut self, average: Average) -> Self {
-        self.average = average;
+    pub fn average(mut self, average: impl IntoChoice<Average>) -> Self {
+        self.average = average.into_choice();
         self
     }
 
@@ -203,7 +216,8 @@ impl SpectralOptions {
     pub fn stft(&self, x: impl ArrayLike) -> Result<(Array, Array, Array)> {
         let x = x.into_array();
         at_caller(|| {
-            let (trend, scaling) = (self.detrend.clone().flatten(), self.scaling.unwrap_or(Scaling::Spectrum));
+            let trend = self.detrend.clone().flatten();
+            let scaling = self.scaling.unwrap_or(Choice::Value(Scaling::Spectrum)).value("stft")?;
             let boundary = self.boundary.unwrap_or(Some(Boundary::Zeros));
             let (params, args, axis) =
                 self.prepared("stft", &[x], (trend, scaling, boundary, self.padded.unwrap_or(true)), None)?;
@@ -239,10 +253,10 @@ impl SpectralOptions {
     fn density(&self, name: &str, signals: &[Array]) -> Result<(Array, Array)> {
         at_caller(|| {
             let trend = self.detrend.clone().unwrap_or(Some(Trend::Constant));
-            let scaling = self.scaling.unwrap_or(Scaling::Density);
+            let scaling = self.scaling.unwrap_or(Choice::Value(Scaling::Density)).value(name)?;
             let boundary = self.boundary.flatten();
             let options = (trend, scaling, boundary, self.padded.unwrap_or(false));
-            let (params, args, axis) = self.prepared(name, signals, options, Some(self.average))?;
+            let (params, args, axis) = self.prepared(name, signals, options, Some(self.average.value(name)?))?;
             let y = params.of(&args, axis)?;
             // The density of one signal is real, also if the signal is complex.
             let y = if signals.len() == 1 { y.real() } else { y };

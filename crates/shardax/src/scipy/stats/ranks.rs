@@ -1,5 +1,6 @@
 //! Ranks, modes and standard errors of samples.
 
+use crate::choice::{IntoChoice, NamedOption};
 use crate::core::array::Array;
 use crate::core::program::trace::{at_caller, or_failed};
 use crate::dtype::DType;
@@ -27,6 +28,18 @@ pub enum RankMethod {
     Ordinal,
 }
 
+/// JAX's names.
+impl NamedOption for RankMethod {
+    const KIND: &'static str = "method";
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("average", RankMethod::Average),
+        ("min", RankMethod::Min),
+        ("max", RankMethod::Max),
+        ("dense", RankMethod::Dense),
+        ("ordinal", RankMethod::Ordinal),
+    ];
+}
+
 /// Returns the ranks of the elements along `axis` (`..`: of the flat array), starting at 1, in float32. If a row
 /// contains NaN, all its ranks are NaN.
 ///
@@ -39,9 +52,10 @@ pub enum RankMethod {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn rankdata(a: impl ArrayLike, method: RankMethod, axis: impl IntoAxis) -> Array {
-    let a = a.into_array();
+pub fn rankdata(a: impl ArrayLike, method: impl IntoChoice<RankMethod>, axis: impl IntoAxis) -> Array {
+    let (a, method) = (a.into_array(), method.into_choice());
     or_failed(&a, || {
+        let method = method.value("rankdata")?;
         let (x, axis) = with_axis(&a, axis)?;
         composite1("rankdata", (method, axis), &[x], |&(method, axis), args| {
             let x = args[0].moveaxis(axis as i32, -1);

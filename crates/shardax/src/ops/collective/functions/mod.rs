@@ -11,6 +11,7 @@ pub use gathers::{
 pub use permutations::{SourceTarget, pbroadcast, ppermute, pshift, pshuffle, pswapaxes};
 pub use reductions::{pmax, pmean, pmin, psum};
 
+use crate::choice::IntoChoice;
 use crate::core::array::{Array, Repr};
 use crate::core::program::trace::{bind1, record_error};
 use crate::core::tree;
@@ -155,8 +156,10 @@ pub fn pcast<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
 /// ```
 #[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn pcast_to<T: Tree>(x: T, axis: impl IntoAxisNames, to: CastTo) -> T {
+pub fn pcast_to<T: Tree>(x: T, axis: impl IntoAxisNames, to: impl IntoChoice<CastTo>) -> T {
+    let to = to.into_choice();
     on_leaves(x, axis, "pcast", |x, axes| {
+        let to = to.value("pcast")?;
         axes.no_groups("pcast")?;
         if !axes.checked {
             return Ok(x.clone());
