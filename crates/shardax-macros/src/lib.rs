@@ -27,7 +27,7 @@ pub fn derive_tree(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
 
 /// Derives `shardax_nn::Module` for a struct: a tree (see [`Tree`](macro@Tree)) with the methods of a neural network's
 /// module. You should not derive `Tree` as well, because this derive does.
-#[proc_macro_derive(Module, attributes(tree))]
+#[proc_macro_derive(Module, attributes(tree, module))]
 pub fn derive_module(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     let name = input.ident.clone();
@@ -164,6 +164,8 @@ fn tree(input: DeriveInput) -> Result<TokenStream> {
         }
         Data::Union(_) => return Err(Error::new_spanned(name, "a union cannot be a tree")),
     };
+    let single = single_argument(name, &params, &types, clause);
+    let prefix = prefix(&input);
     // The underscores make a collision with a type parameter of the user unlikely.
     let part = format_ident!("__Part");
     let mut composed = generics.clone();
@@ -183,6 +185,73 @@ fn tree(input: DeriveInput) -> Result<TokenStream> {
             fn flatten(&self, out: &mut ::shardax::tree::Flat) { #flatten }
             fn unflatten(from: &mut ::shardax::tree::Unflatten<'_>) -> ::shardax::Result<Self> { #unflatten }
         }
+        #single
+        #prefix
+    })
+}
+
+/// The type as the single argument of a call in a tuple, `f.call((params,))`.
+fn single_argument(
+    name: &Ident,
+    params: &syn::ImplGenerics<'_>,
+    types: &syn::TypeGenerics<'_>,
+    clause: Option<&syn::WhereClause>,
+) -> TokenStream {
+    quote! {
+        impl #params ::shardax::function::IntoArg<#name #types> for (#name #types,) #clause {
+            fn into_arg(self) -> #name #types { self.0 }
+        }
+    }
+}
+
+/// A struct with type parameters as a tree of options, such as `Params { w: P!["x"], b: P![] }` for arguments of type
+/// `Params<Array>`. Fields whose types have no parameter are left out.
+fn prefix(input: &DeriveInput) -> TokenStream {
+    let Data::Struct(data) = &input.data else { return TokenStream::new() };
+    let parameters: Vec<String> = input.generics.type_params().map(|p| p.ident.to_string()).collect();
+    let shape = Shape::new(&data.fields, "");
+    let fields = data.fields.iter().zip(shape.iter().flat_map(|s| &s.fields)).enumerate();
+    let with_parameters: Vec<_> = fields
+        .filter(|(_, (f, parsed))| !parsed.options.is_static && mentions(quote!(#f), &parameters))
+        .map(|(i, (f, _))| (f.ident.as_ref().map_or(syn::Member::from(i), |ident| ident.clone().into()), &f.ty))
+        .collect();
+    if with_parameters.is_empty() {
+        return TokenStream::new();
+    }
+    let (name, value) = (&input.ident, format_ident!("__Value"));
+    let (_, types, clause) = input.generics.split_for_impl();
+    let predicates = clause.map(|clause| &clause.predicates).into_iter();
+    let mut generics = input.generics.clone();
+    generics.params.push(parse_quote!(#value));
+    let (params, _, _) = generics.split_for_impl();
+    let field_types: Vec<_> = with_parameters.iter().map(|(_, ty)| ty).collect();
+    let members: Vec<_> = with_parameters.iter().map(|(member, _)| member).collect();
+    let entries: Vec<_> = members
+        .iter()
+        .map(|member| quote!(::shardax::prefix::IntoPrefix::<#value>::into_prefix(self.#member)))
+        .collect();
+    let names = members.iter().map(|member| quote!(#member).to_string());
+    let body = match data.fields {
+        Fields::Named(_) => quote!(::shardax::prefix::Prefix::named([#((#names, #entries)),*])),
+        _ => quote!(::shardax::prefix::Prefix::Node(::std::vec![#(#entries),*])),
+    };
+    quote! {
+        impl #params ::shardax::prefix::IntoPrefix<#value> for #name #types
+        where
+            #(#predicates,)*
+            #(#field_types: ::shardax::prefix::IntoPrefix<#value>,)*
+        {
+            fn into_prefix(self) -> ::shardax::prefix::Prefix<#value> { #body }
+        }
+    }
+}
+
+/// Returns `true` if one of the names is in the tokens.
+fn mentions(tokens: TokenStream, names: &[String]) -> bool {
+    tokens.into_iter().any(|token| match token {
+        proc_macro2::TokenTree::Ident(ident) => names.contains(&ident.to_string()),
+        proc_macro2::TokenTree::Group(group) => mentions(group.stream(), names),
+        _ => false,
     })
 }
 
@@ -288,6 +357,9 @@ impl Shape {
 
 fn options(attrs: &[Attribute]) -> Result<Options> {
     let mut options = Options::default();
+    if let Some(attr) = attrs.iter().find(|a| a.path().is_ident("module")) {
+        return Err(Error::new_spanned(attr, "the attribute of fields of a module is `tree`: write `#[tree(static)]`"));
+    }
     for attr in attrs.iter().filter(|a| a.path().is_ident("tree")) {
         attr.parse_nested_meta(|meta| {
             if meta.path.is_ident("static") {

@@ -277,7 +277,8 @@ fn inconsistent_sizes(requested: Option<usize>, mut sizes: Vec<AxesOfSize>) -> S
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is neither a value nor a tuple, list or map of values that can be converted to `{T}`",
     label = "not what is wanted here",
-    note = "write the value or a reference to it, `&sharding`, where there is one, not `Some(&sharding)`; and `None` for an argument that has none"
+    note = "write the value or a reference to it, `&sharding`, where there is one, not `Some(&sharding)`; and `None` for an argument that has none",
+    note = "for a struct, name its fields: `Prefix::named([(\"w\", P![\"x\"]), (\"b\", P![])])` of `shardax::prefix`; a struct that derives `Tree` with its arrays' type as a parameter, `struct Params<T = Array>`, can have such values as fields"
 )]
 pub trait IntoPrefix<T> {
     /// The value as a prefix.

@@ -49,3 +49,34 @@ mixed_tuples! {
     (A a, B b, C c)
     (A a, B b, C c, D d)
 }
+
+// A single argument in a tuple, as JAX writes arguments of `jvp`. The derive of `Tree` implements this for structs.
+macro_rules! single_tuples {
+    ($(($($t:ident $i:tt),+))*) => {$(
+        impl<$($t),+> IntoArg<($($t,)+)> for (($($t,)+),) {
+            fn into_arg(self) -> ($($t,)+) {
+                self.0
+            }
+        }
+
+        impl<$($t: Clone),+> IntoArg<($($t,)+)> for (&($($t,)+),) {
+            fn into_arg(self) -> ($($t,)+) {
+                self.0.clone()
+            }
+        }
+    )*};
+}
+
+crate::tuples::each!(single_tuples);
+
+impl<T> IntoArg<Vec<T>> for (Vec<T>,) {
+    fn into_arg(self) -> Vec<T> {
+        self.0
+    }
+}
+
+impl<T: Clone> IntoArg<Vec<T>> for (&Vec<T>,) {
+    fn into_arg(self) -> Vec<T> {
+        self.0.clone()
+    }
+}
