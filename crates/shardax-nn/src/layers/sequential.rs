@@ -84,7 +84,7 @@ impl<L: Layer> Layer for Sequential<L> {
     }
 }
 
-impl<L: Layer> Module for Vec<L> {}
+impl<M: Module> Module for Vec<M> {}
 
 impl<L: Layer> Layer for Vec<L> {
     #[track_caller]
@@ -95,7 +95,7 @@ impl<L: Layer> Layer for Vec<L> {
 
 macro_rules! tuples {
     ($(($($t:ident $i:tt),+))*) => {$(
-        impl<$($t: Layer),+> Module for ($($t,)+) {}
+        impl<$($t: Module),+> Module for ($($t,)+) {}
 
         impl<$($t: Layer),+> Layer for ($($t,)+) {
             #[track_caller]
