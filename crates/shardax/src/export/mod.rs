@@ -269,6 +269,25 @@ fn pull_back(
     .0)
 }
 
+/// Reads the bytes of an exported function, as [`Exported::deserialize`] does. `Args` and `Out` follow from a type
+/// annotation or a later use.
+///
+/// ```
+/// # use shardax::prelude::*;
+/// use shardax::export::{self, Exported};
+/// let bytes = export::export(|x: Array| x * 2, ones(3))?.serialize()?;
+/// let double: Exported<(Array,), Array> = export::deserialize(&bytes)?;
+/// assert_eq!(double.call(ones(3))?.to_vec::<f32>()?, [2.0; 3]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+///
+/// # Errors
+/// Returns an error in the same cases as [`Exported::deserialize`].
+#[track_caller]
+pub fn deserialize<Args, Out>(bytes: &[u8]) -> Result<Exported<Args, Out>> {
+    Exported::deserialize(bytes)
+}
+
 /// An [exported](export) function from arguments `Args`, a tuple of trees, to the tree `Out`.
 pub struct Exported<Args, Out> {
     program: Arc<Exchanged>,

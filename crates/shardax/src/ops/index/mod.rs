@@ -327,11 +327,19 @@ where
 #[macro_export]
 macro_rules! s {
     (@items [$($done:expr,)*]) => { ::std::vec![$($done),*] };
+    (@items [$($done:expr,)*] ... $(, $($rest:tt)*)?) => {
+        $crate::s!(@items [$($done,)* $crate::IndexItem::Ellipsis,] $($($rest)*)?)
+    };
     (@items [$($done:expr,)*] $range:expr; $step:expr $(, $($rest:tt)*)?) => {
         $crate::s!(@items [$($done,)* $crate::IndexItem::with_step($range, $step),] $($($rest)*)?)
     };
     (@items [$($done:expr,)*] $item:expr $(, $($rest:tt)*)?) => {
         $crate::s!(@items [$($done,)* $crate::IntoIndexItem::into_index_item($item),] $($($rest)*)?)
+    };
+    (@items $($other:tt)*) => {
+        ::core::compile_error!(
+            "an entry of `s!` is an index or a range: `s![.., 1]` for Python's `[:, 1]`, `s![0..4; 2]` for `[0:4:2]`, and `s![..; -1]` for `[::-1]`"
+        )
     };
     ($($items:tt)*) => {{
         let items: ::std::vec::Vec<$crate::IndexItem> = $crate::s!(@items [] $($items)*);

@@ -140,7 +140,7 @@ impl DotGeneral {
                     "contracting dimensions are sharded and it is ambiguous how the output should be sharded, got lhs_contracting_spec={left} and rhs_contracting_spec={right} for operands of type {}",
                     rule.types()
                 ),
-                "state the sharding of the result: `DotOptions::new().out_sharding(spec).matmul(&x, &y)`",
+                "state the sharding of the result: `DotOptions::new().out_sharding(spec).matmul(&x, &y)`, or let the compiler choose, with a mesh of `make_mesh(axes)?.auto()`",
             ));
         }
         dims.extend(free(l.rank(), &self.lhs_contract, &self.lhs_batch).into_iter().map(|d| l.dims()[d].clone()));
