@@ -10,6 +10,7 @@ import numpy as np
 from jax.experimental.jet import jet
 from jax.scipy import linalg as la
 from jax.scipy.interpolate import RegularGridInterpolator
+from jax.scipy.spatial.transform import Rotation, Slerp
 from jax.scipy.ndimage import map_coordinates
 from jax.scipy.optimize import minimize
 
@@ -125,6 +126,28 @@ fn = lambda v, x: RegularGridInterpolator(grid, v, fill_value=None, bounds_error
 family.case("grid_vectors", fn, normal(4, 3, 2), points, op="grid", params={"method": "linear", "fill": None, "extrapolate": True}, batch=False, grad=False, tol=2e-5)
 family.case("vq", lambda x, c: scipy.cluster.vq.vq(x, c), normal(6, 3), normal(4, 3), grad=False, batch=False, tol=1e-5)
 family.case("vq_numbers", lambda x, c: scipy.cluster.vq.vq(x, c), normal(6), normal(4), op="vq", grad=False, batch=False, tol=1e-5)
+
+# Rotations.
+turned = dict(batch=False, tol=1e-5, grad_tol=1e-4)
+family.case("rotation_matrix", lambda q: Rotation.from_quat(q).as_matrix(), normal(5, 4), **turned)
+family.case("rotation_from_matrix", lambda q: Rotation.from_matrix(Rotation.from_quat(q).as_matrix()).as_quat(canonical=True), normal(9, 4), batch=False, grad=False, tol=1e-5)
+family.case("rotation_vector", lambda q: Rotation.from_quat(q).as_rotvec(), normal(5, 4), **turned)
+family.case("rotation_of_vector", lambda v: Rotation.from_rotvec(v).as_quat(), normal(5, 3, scale=2.0), **turned)
+family.case("rotation_mrp", lambda q: Rotation.from_mrp(Rotation.from_quat(q).as_mrp()).as_quat(), normal(5, 4), **turned)
+family.case("rotation_product", lambda p, q: (Rotation.from_quat(p) * Rotation.from_quat(q).inv()).as_quat(), normal(5, 4), normal(5, 4), **turned)
+family.case("rotation_apply", lambda q, v: Rotation.from_quat(q).apply(v), normal(4), normal(5, 3), **turned)
+family.case("rotation_magnitude", lambda q: Rotation.from_quat(q).magnitude(), normal(5, 4), **turned)
+family.case("rotation_mean", lambda q, w: Rotation.from_quat(q).mean(w).as_matrix(), normal(5, 4), uniform(5, lo=0.5, hi=2), batch=False, grad=False, tol=1e-5)
+for seq in ("xyz", "zxy", "ZYX", "XZY", "zxz", "YXY"):
+    both = lambda a, seq=seq: (Rotation.from_euler(seq, a).as_quat(), Rotation.from_euler(seq, a).as_euler(seq))
+    family.case(f"rotation_euler_{'fixed' if seq.islower() else 'turning'}_{seq.lower()}", both, uniform(6, 3, lo=0.1, hi=1.4), op="rotation_euler", params={"seq": seq}, batch=False, grad=False, tol=1e-5)
+# Rotations at which the angles are not unique.
+locked = values([[0.3, np.pi / 2, 0.5], [0.3, -np.pi / 2, 0.5]])
+for seq in ("xyz", "ZYX"):
+    fn = lambda a, seq=seq: Rotation.from_euler(seq, Rotation.from_euler(seq, a).as_euler(seq)).as_matrix()
+    family.case(f"rotation_locked_{'fixed' if seq.islower() else 'turning'}", fn, locked, op="rotation_locked", params={"seq": seq}, batch=False, grad=False, tol=1e-3)
+slerp = lambda q, t: Slerp.init(jnp.array([0.0, 1.0, 2.5, 4.0]), Rotation.from_quat(q))(t).as_matrix()
+family.case("slerp", slerp, normal(4, 4), values([0.0, 0.25, 1.0, 1.9, 3.0, 4.0]), batch=False, grad=False, tol=2e-5)
 
 # Polynomials.
 family.case("polyfit", lambda x, y: jnp.polyfit(x, y, 2), normal(7), normal(7), tol=1e-3, grad_tol=2e-2, batch=[(0, 0)])

@@ -9,5 +9,6 @@ pub mod ndimage;
 pub mod optimize;
 pub mod signal;
 pub mod sparse;
+pub mod spatial;
 pub mod special;
 pub mod stats;

@@ -8,6 +8,7 @@ use shardax::scipy::interpolate::{GridMethod, RegularGridInterpolator};
 use shardax::scipy::linalg::{self as la, SchurOutput};
 use shardax::scipy::ndimage::{Boundary, map_coordinates};
 use shardax::scipy::optimize::MinimizeOptions;
+use shardax::scipy::spatial::transform::{Rotation, Slerp};
 
 use super::{Case, Fun, many, one, three, two};
 
@@ -107,6 +108,38 @@ pub fn function(case: &Case) -> Option<Fun> {
                 Ok(vec![f.call(&xs[1])])
             })
         }
+        "rotation_matrix" => many(|xs| Ok(vec![Rotation::from_quat(&xs[0])?.as_matrix()])),
+        "rotation_from_matrix" => many(|xs| {
+            let matrix = Rotation::from_quat(&xs[0])?.as_matrix();
+            Ok(vec![Rotation::from_matrix(matrix)?.canonical().as_quat()])
+        }),
+        "rotation_vector" => many(|xs| Ok(vec![Rotation::from_quat(&xs[0])?.as_rotvec()])),
+        "rotation_of_vector" => many(|xs| Ok(vec![Rotation::from_rotvec(&xs[0])?.as_quat()])),
+        "rotation_mrp" => many(|xs| Ok(vec![Rotation::from_mrp(Rotation::from_quat(&xs[0])?.as_mrp())?.as_quat()])),
+        "rotation_product" => {
+            many(|xs| Ok(vec![(Rotation::from_quat(&xs[0])? * Rotation::from_quat(&xs[1])?.inv()).as_quat()]))
+        }
+        "rotation_apply" => many(|xs| Ok(vec![Rotation::from_quat(&xs[0])?.apply(&xs[1])?])),
+        "rotation_magnitude" => many(|xs| Ok(vec![Rotation::from_quat(&xs[0])?.magnitude()])),
+        "rotation_mean" => many(|xs| Ok(vec![Rotation::from_quat(&xs[0])?.mean(&xs[1])?.as_matrix()])),
+        "rotation_euler" => {
+            let seq = case.text("seq").to_owned();
+            many(move |xs| {
+                let rotation = Rotation::from_euler(&seq, &xs[0])?;
+                Ok(vec![rotation.as_quat(), rotation.as_euler(&seq)?])
+            })
+        }
+        "rotation_locked" => {
+            let seq = case.text("seq").to_owned();
+            many(move |xs| {
+                let angles = Rotation::from_euler(&seq, &xs[0])?.as_euler(&seq)?;
+                Ok(vec![Rotation::from_euler(&seq, angles)?.as_matrix()])
+            })
+        }
+        "slerp" => many(|xs| {
+            let slerp = Slerp::new(array([0.0f32, 1.0, 2.5, 4.0]), &Rotation::from_quat(&xs[0])?)?;
+            Ok(vec![slerp.call(&xs[1])?.as_matrix()])
+        }),
         "vq" => many(|xs| {
             let (codes, distances) = vq(&xs[0], &xs[1]);
             Ok(vec![codes, distances])
