@@ -34,6 +34,65 @@ case("dog_learning_rate", lambda: contrib.dog(init_step=("learning_rate", 0.01))
 case("dowg", lambda: contrib.dowg())
 case("mechanize", lambda: contrib.mechanize(optax.sgd(1.0), s_init=1e-2))
 case("optimistic_adam", lambda: optax.optimistic_adam_v2(0.1), state=False)
+# The signs of singular vectors are arbitrary, and with them those of the state. A new projection with an old state depends on them.
+case("galore", lambda: contrib.galore(0.1, rank=3, scale=0.5), state=False)
+case("galore_sign", lambda: contrib.galore(0.1, rank=3, update_proj_gap=4, base_optimizer=optax.scale_by_sign()), state=False)
+
+
+def bowl(x):
+    """a loss whose least value is 0.5"""
+    return 0.5 + jnp.sum(jnp.array([1.0, 4.0, 0.25, 2.0], x.dtype) * x**2)
+
+
+def descended(optimizer, steps, update):
+    """the parameters after each step"""
+
+    def step(carry, _):
+        x, state = carry
+        value, grads = jax.value_and_grad(bowl)(x)
+        updates, state = update(optimizer, grads, state, x, value)
+        x = optax.apply_updates(x, updates)
+        return (x, state), x
+
+    return lambda x: jax.lax.scan(step, (x, optimizer.init(x)), None, length=steps)[1]
+
+
+by_value = lambda t, grads, state, x, value: t.update(grads, state, x, value=value)
+by_function = lambda t, grads, state, x, value: t.update(grads, state, x, obj_fn=bowl)
+for name, make, more in (
+    ("momo", contrib.momo, {"learning_rate": 0.3}),
+    ("momo_adam", contrib.momo_adam, {"learning_rate": 0.3}),
+):
+    adaptive = {"weight_decay": 0.1, "lower_bound": 0.1, "adapt_lower_bound": True}
+    family.case(name, descended(make(**more), 10, by_value), normal(4), grad=False, batch=False, tol=2e-5)
+    family.case(f"{name}_adaptive", descended(make(**more, **adaptive), 10, by_value), normal(4), grad=False, batch=False, tol=2e-5)
+family.case("sophia", descended(contrib.sophia(0.1, update_interval=3, gamma=0.3), 8, by_function), normal(4), grad=False, batch=False, tol=2e-5)
+
+
+def split(x):
+    """the real and imaginary parts after each of five steps of Adam with constant gradients"""
+    optimizer, grads = contrib.split_real_and_imaginary(optax.adam(0.1)), jax.lax.complex(x[1], x[0])
+    params = jax.lax.complex(x[0], x[1])
+
+    def step(carry, _):
+        params, state = carry
+        updates, state = optimizer.update(grads, state, params)
+        params = optax.apply_updates(params, updates)
+        return (params, state), jnp.stack([params.real, params.imag])
+
+    return jax.lax.scan(step, (params, optimizer.init(params)), None, length=5)[1]
+
+
+family.case("split_real_and_imaginary", split, normal(2, 4), grad=False, batch=False, tol=1e-5)
+
+# Linear algebra.
+positive = lambda x: x @ x.T + jnp.eye(x.shape[0])
+family.case("power_iteration", lambda x: optax.power_iteration(positive(x)), normal(5, 5), grad=False, batch=False, tol=1e-4)
+for p in (2, 4):
+    root = lambda x, p=p: optax.matrix_inverse_pth_root(positive(x), p)[0]
+    family.case(f"matrix_inverse_pth_root_{p}", root, normal(5, 5), op="matrix_inverse_pth_root", params={"p": p}, grad=False, batch=False, tol=1e-4)
+family.case("nnls", lambda a, b: optax.nnls(a, b, 50), normal(7, 4), normal(7), grad=False, batch=False, tol=1e-4)
+family.case("nnls_matrix", lambda a, b: optax.nnls(a, b, 50), normal(4, 6), normal(4, 3), op="nnls", grad=False, batch=False, tol=1e-4)
 
 
 def plateaus(losses_):
@@ -71,6 +130,9 @@ family.case("ranking_softmax_loss", ranking, normal(3, 5), uniform(3, 5, hi=2), 
 masked = lambda x, y, m: losses.ranking_softmax_loss(x, y, where=m > 0, reduce_fn=None)
 family.case("ranking_softmax_loss_masked", masked, normal(2, 4), uniform(2, 4, hi=2), values([[1, 1, 0, 1], [1, 0, 0, 1]]), **more)
 family.case("triplet_margin_loss", losses.triplet_margin_loss, normal(4, 3), normal(4, 3), normal(4, 3), **{**more, "wrt": None})
+
+fenchel_young = losses.make_fenchel_young_loss(jax.scipy.special.logsumexp)
+family.case("fenchel_young", fenchel_young, normal(2, 3, 5), uniform(2, 3, 5), batch=False, tol=2e-5, grad_tol=2e-5)
 
 # Schedules.
 for shape in ("linear", "cosine"):

@@ -8,6 +8,7 @@
 mod classification;
 mod ctc;
 mod divergence;
+mod fenchel_young;
 mod multiclass;
 mod regression;
 mod segmentation;
@@ -16,6 +17,7 @@ mod self_supervised;
 pub use classification::*;
 pub use ctc::{ctc_loss, ctc_loss_with_forward_probs};
 pub use divergence::*;
+pub use fenchel_young::make_fenchel_young_loss;
 pub use multiclass::*;
 pub use regression::*;
 pub use segmentation::*;

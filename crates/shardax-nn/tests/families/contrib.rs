@@ -18,7 +18,90 @@ pub fn function(case: &Case) -> Option<Fun> {
         "cosine_onecycle" => return schedule_of(onecycle().cosine_onecycle_schedule(10, 2.0)),
         _ => {}
     }
-    loss(case).or_else(|| steps(case, Run::of(case)?))
+    loss(case).or_else(|| descent(case)).or_else(|| steps(case, Run::of(case)?))
+}
+
+/// A loss whose least value is 0.5.
+fn bowl(x: Array) -> Array {
+    0.5 + (array([1.0f32, 4.0, 0.25, 2.0]) * x.square()).sum(..)
+}
+
+/// The parameters after each step of an optimizer that receives the loss.
+fn descended<S: Tree>(
+    steps: usize,
+    start: impl Fn(&Array) -> Result<S> + 'static,
+    update: impl Fn(Array, S, &Array, Array) -> Result<(Array, S)> + 'static,
+) -> Option<Fun> {
+    many(move |inputs| {
+        let step = |(x, state): (Array, S)| -> Result<((Array, S), Array)> {
+            let (value, grads) = value_and_grad(bowl).call(&x)?;
+            let (updates, state) = update(grads, state, &x, value)?;
+            let x = apply_updates(x, updates)?;
+            Ok(((x.clone(), state), x))
+        };
+        Ok(vec![scan_n(step, (inputs[0].clone(), start(&inputs[0])?), steps)?.1])
+    })
+}
+
+fn descent(case: &Case) -> Option<Fun> {
+    fn by_momo(optimizer: Momo) -> Option<Fun> {
+        let first = optimizer.clone();
+        descended(10, move |x| first.init(x), move |g, s, x, v| optimizer.update_with_value(g, s, x, v))
+    }
+    fn by_momo_adam(optimizer: MomoAdam) -> Option<Fun> {
+        let first = optimizer.clone();
+        descended(10, move |x| first.init(x), move |g, s, x, v| optimizer.update_with_value(g, s, x, v))
+    }
+    match case.op.as_str() {
+        "momo" => by_momo(momo(0.3)),
+        "momo_adaptive" => by_momo(Momo { weight_decay: 0.1, lower_bound: 0.1, adapt_lower_bound: true, ..momo(0.3) }),
+        "momo_adam" => by_momo_adam(momo_adam(0.3)),
+        "momo_adam_adaptive" => {
+            by_momo_adam(MomoAdam { weight_decay: 0.1, lower_bound: 0.1, adapt_lower_bound: true, ..momo_adam(0.3) })
+        }
+        "sophia" => {
+            let optimizer = Sophia { update_interval: 3, gamma: 0.3, ..sophia(0.1) };
+            let first = optimizer.clone();
+            descended(
+                8,
+                move |x| first.init(x, &random::key(0)),
+                move |g, s, x, _| optimizer.update_with(g, s, x, bowl),
+            )
+        }
+        "split_real_and_imaginary" => many(|inputs| {
+            let (real, imag) = (inputs[0].get(0), inputs[0].get(1));
+            let optimizer = split_real_and_imaginary(adam(0.1));
+            let grads = lax::complex(&imag, &real);
+            let params = lax::complex(&real, &imag);
+            let state = optimizer.init(&params)?;
+            let step = |(params, state): (Array, _)| -> Result<((Array, _), Array)> {
+                let (updates, state) = optimizer.update(grads.clone(), state, &params)?;
+                let params = apply_updates(params, updates)?;
+                let parts = stack(&[params.real(), params.imag()], 0);
+                Ok(((params, state), parts))
+            };
+            Ok(vec![scan_n(step, (params, state), 5)?.1])
+        }),
+        "power_iteration" => many(|inputs| {
+            let (value, vector) = power_iteration(positive(&inputs[0]))?;
+            Ok(vec![value, vector])
+        }),
+        "matrix_inverse_pth_root" => {
+            let p = case.int("p") as usize;
+            many(move |inputs| Ok(vec![matrix_inverse_pth_root(positive(&inputs[0]), p)?.0]))
+        }
+        "nnls" => many(|inputs| Ok(vec![nnls(&inputs[0], &inputs[1], 50)?])),
+        "fenchel_young" => many(|inputs| {
+            let loss = make_fenchel_young_loss(|scores: Array| logsumexp(scores, ..));
+            Ok(vec![loss(inputs[0].clone(), inputs[1].clone())?])
+        }),
+        _ => None,
+    }
+}
+
+/// A symmetric positive definite matrix.
+fn positive(x: &Array) -> Array {
+    x.matmul(x.mt()) + eye(x.shape()[0])
 }
 
 fn steps(case: &Case, run: Run) -> Option<Fun> {
@@ -49,6 +132,14 @@ fn steps(case: &Case, run: Run) -> Option<Fun> {
         "dowg" => run.ten(dowg(1.0)),
         "mechanize" => run.ten(Mechanize { s_init: 1e-2, ..mechanize(sgd(1.0)) }),
         "optimistic_adam" => run.ten(optimistic_adam(0.1)),
+        "galore" => {
+            let scaled = ScaleByGalore { rank: 3, scale: 0.5, ..scale_by_galore(scale_by_adam()) };
+            run.ten((scaled, scale_by_learning_rate(0.1)))
+        }
+        "galore_sign" => {
+            let scaled = ScaleByGalore { rank: 3, update_proj_gap: 4, ..scale_by_galore(scale_by_sign()) };
+            run.ten((scaled, scale_by_learning_rate(0.1)))
+        }
         _ => None,
     }
 }

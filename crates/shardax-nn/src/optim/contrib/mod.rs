@@ -56,13 +56,21 @@ macro_rules! transformation {
 
 mod adaptive;
 mod by_value;
+mod complex;
+mod galore;
 mod mechanic;
+mod momo;
 mod parameter_free;
+mod sophia;
 
 pub use adaptive::*;
 pub use by_value::*;
+pub use complex::*;
+pub use galore::*;
 pub use mechanic::*;
+pub use momo::*;
 pub use parameter_free::*;
+pub use sophia::*;
 
 use super::tree_utils::MixedDtype;
 use super::{
