@@ -30,6 +30,7 @@ mod positions;
 mod precision;
 mod products;
 mod quantiles;
+mod rotations;
 mod science;
 mod sets;
 mod sharded;

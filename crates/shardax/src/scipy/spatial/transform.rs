@@ -294,8 +294,8 @@ impl Rotation {
     /// # Errors
     /// Returns an error for other than one leading dimension, or if the number of weights is another.
     #[track_caller]
-    pub fn mean<W: ArrayLike>(&self, weights: impl Into<Option<W>>) -> Result<Rotation> {
-        let weights = weights.into().map(ArrayLike::into_array);
+    pub fn mean<'a>(&self, weights: impl Into<Option<&'a Array>>) -> Result<Rotation> {
+        let weights = weights.into();
         at_caller(|| {
             let [n, _] = *self.quat.shape() else {
                 let name = self.quat.type_name();
