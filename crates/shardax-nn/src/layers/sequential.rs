@@ -22,6 +22,25 @@ use crate::Module;
 pub trait Layer: Module {
     /// Applies the layer to `x`.
     fn forward(&mut self, x: Array) -> Array;
+
+    /// Applies a copy of the layer to `x`, so that you can share the layer: in a closure that is differentiated, or as a
+    /// model that another model is trained against. Running statistics and keys of the layer do not advance.
+    ///
+    /// ```
+    /// use shardax_nn::prelude::*;
+    /// let mut rngs = Rngs::new(0);
+    /// let critic = Sequential((Linear::new(2, 8, &mut rngs), Apply(relu), Linear::new(8, 1, &mut rngs)));
+    /// let slope = grad(|x: Array| critic.apply(x).mean(..)).call(ones([4, 2]))?;
+    /// assert_eq!(slope.shape(), [4, 2]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    fn apply(&self, x: impl ArrayLike) -> Array
+    where
+        Self: Sized,
+    {
+        self.clone().forward(x.into_array())
+    }
 }
 
 macro_rules! layers {
