@@ -94,6 +94,42 @@ def others():
             target_modules=["q_proj", "v_proj", "fc2"])
 
 
+# Adapted layers of other models by the model's folder.
+MORE = {
+    "recurrent_gemma": ["q_proj", "linear_x", "linear_out", "down_proj"],
+    "minimax": ["q_proj", "qkv_proj", "output_gate", "o_proj"],
+    "florence2": ["q_proj", "out_proj", "fc1", "qkv", "image_projection"],
+    "mobilevit": ["query", "dense"],
+    "clipseg": ["q_proj", "out_proj", "fc2", "reduces.0", "film_mul"],
+    "rt_detr": ["q_proj", "o_proj", "fc1", "value_proj"],
+    "detr": ["q_proj", "o_proj", "fc1"],
+    "convbert": ["query", "conv_out_layer", "dense"],
+    "wav2vec2_conformer": ["linear_q", "linear_pos", "intermediate_dense"],
+    "wav2vec2_bert": ["linear_v", "output_dense"],
+    "swin": ["q_proj", "o_proj", "fc1"],
+    "segformer": ["v_proj", "o_proj", "fc2"],
+    "dinov2": ["k_proj", "o_proj", "fc1"],
+}
+
+
+def more():
+    """Adapters of models of many kinds, for the inputs in the folder of the model."""
+    for name, targets in MORE.items():
+        torch.manual_seed(8)
+        case = load_file(OUT / name / "case.safetensors")
+        [class_name] = json.loads((OUT / name / "config.json").read_text())["architectures"]
+        suffix = "_0" if "pixel_values_0" in case else ""
+        kinds = ["input_ids", "attention_mask", f"pixel_values{suffix}", "input_values", "input_features", "decoder_input_ids"]
+        inputs = {kind.removesuffix(suffix): case[kind] for kind in kinds if kind in case}
+        inputs = {kind: array.long() if array.dtype == torch.int32 else array for kind, array in inputs.items()}
+        if "pixel_values" in inputs:
+            inputs["pixel_values"] = inputs["pixel_values"].permute(0, 3, 1, 2)
+        if class_name.startswith("Wav2Vec2Bert"):
+            inputs["input_features"] = inputs.pop("input_values")
+        model = getattr(transformers, class_name).from_pretrained(OUT / name, attn_implementation="eager")
+        adapter(f"adapter_{name}", model, inputs, target_modules=targets)
+
+
 def joined():
     """Adapters of layers that files store as one."""
     t = transformers
@@ -128,6 +164,8 @@ def older():
 def main():
     if sys.argv[1:] == ["joined"]:
         return joined()
+    if sys.argv[1:] == ["more"]:
+        return more()
     if sys.argv[1:] == ["older"]:
         return older()
     torch.manual_seed(5)
@@ -144,6 +182,7 @@ def main():
     experts()
     arrays()
     others()
+    more()
     joined()
     older()
 

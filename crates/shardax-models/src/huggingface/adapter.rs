@@ -9,9 +9,10 @@ use shardax_nn::prelude::*;
 use super::adapter_experts::TargetParameters;
 use super::adapter_joined as joined;
 use super::fields::Fields;
+use super::kinds::keys_of;
 use super::layout::Raw;
 use super::save::{Named, flat_shape, write};
-use super::{Config, KeyMap, Layout, Weights, keys_of};
+use super::{Config, KeyMap, Layout, Weights};
 use crate::Adapter;
 use crate::adapter::stacked;
 use crate::error::value_error;
@@ -73,29 +74,43 @@ fn part_of(path: &str, name: &str) -> shardax::Error {
     value_error(message, "leave this layer out of the adapter, and adapt layers that the files store separately")
 }
 
-/// Suffixes of layer names that transformers 5 renamed, with the old suffixes, which the files of models still have.
-const RENAMED: [(&str, &str); 6] = [
-    (".attention.q_proj", ".attention.attention.query"),
-    (".attention.k_proj", ".attention.attention.key"),
-    (".attention.v_proj", ".attention.attention.value"),
-    (".attention.o_proj", ".attention.output.dense"),
-    (".mlp.fc1", ".intermediate.dense"),
-    (".mlp.fc2", ".output.dense"),
+/// Suffixes of layer names that transformers 5 renamed, with the suffixes that the files of models still have.
+const RENAMED: [(&str, &[&str]); 8] = [
+    (".attention.q_proj", &[".attention.attention.query", ".attention.self.query"]),
+    (".attention.k_proj", &[".attention.attention.key", ".attention.self.key"]),
+    (".attention.v_proj", &[".attention.attention.value", ".attention.self.value"]),
+    (".attention.o_proj", &[".attention.output.dense"]),
+    (".self_attn.o_proj", &[".self_attn.out_proj"]),
+    (".encoder_attn.o_proj", &[".encoder_attn.out_proj"]),
+    (".mlp.fc1", &[".intermediate.dense", ".mlp.dense1", ".fc1"]),
+    (".mlp.fc2", &[".output.dense", ".mlp.dense2", ".fc2"]),
 ];
+
+/// Parts of the names of blocks that transformers 5 renamed, with the parts that files have.
+const RENAMED_BLOCKS: [(&str, &str); 3] =
+    [("layers.", "encoder.layer."), (".encoder.aifi.", ".encoder.encoder."), (".stages.", ".encoder.block.")];
+
+/// Returns the names that files can have for a layer which transformers 5 renamed.
+fn older_names(name: &str) -> Vec<String> {
+    let mut names = vec![name.to_owned()];
+    for (new, suffixes) in RENAMED {
+        if let Some(start) = name.strip_suffix(new) {
+            names.extend(suffixes.iter().map(|suffix| format!("{start}{suffix}")));
+        }
+    }
+    let blocks = names.iter().flat_map(|name| {
+        let renamed = RENAMED_BLOCKS.iter().filter(|(new, _)| name.contains(new));
+        renamed.map(|(new, old)| name.replacen(new, old, 1).replacen(".blocks.", ".", 1))
+    });
+    let blocks: Vec<String> = blocks.collect();
+    names.extend(blocks);
+    names
+}
 
 /// Returns the key path of a layer by its name and, for experts, the number of the expert.
 fn layer_of(keys: &KeyMap, name: &str) -> Result<(String, Option<usize>)> {
-    let older = RENAMED.iter().find_map(|(new, old)| {
-        let start = name.strip_suffix(new)?;
-        let start = if start.contains("encoder.layer.") {
-            start.to_owned()
-        } else {
-            start.replacen("layers.", "encoder.layer.", 1)
-        };
-        Some(format!("{start}{old}.weight"))
-    });
-    let older = older.and_then(|name| keys.path_of_entry(&name));
-    match keys.path_of_entry(&format!("{name}.weight")).or(older) {
+    let found = older_names(name).iter().find_map(|name| keys.path_of_entry(&format!("{name}.weight")));
+    match found {
         Some((path, Layout::Part { .. } | Layout::Rows { .. } | Layout::GroupedRows { .. }, _)) => {
             Err(part_of(&path, name))
         }

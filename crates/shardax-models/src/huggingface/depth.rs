@@ -116,7 +116,7 @@ struct Head {
 }
 
 /// The supported model types.
-const KNOWN: [&str; 2] = ["depth_anything", "dpt"];
+pub(super) const KNOWN: [&str; 2] = ["depth_anything", "dpt"];
 
 /// The features inside of DPT's head.
 const DPT_HEAD_SIZE: usize = 32;

@@ -65,7 +65,7 @@ struct Block {
 }
 
 /// The supported model types.
-const KNOWN: [&str; 2] = ["detr", "table-transformer"];
+pub(super) const KNOWN: [&str; 2] = ["detr", "table-transformer"];
 
 /// The prefix of the names of the convolutions.
 const IMAGE: &str = "model.backbone.conv_encoder.model.";

@@ -47,6 +47,7 @@ mod global_attention;
 mod harmless;
 mod interpolation;
 mod keys;
+mod kinds;
 mod languages;
 mod layout;
 mod load;
@@ -85,7 +86,7 @@ use shardax_nn::prelude::*;
 pub(crate) use self::config::MAX_LAYERS;
 pub(crate) use self::fields::Fields;
 use crate::error::value_error;
-use crate::{Decoder, DecoderConfig, EncoderDecoder};
+use crate::{Decoder, DecoderConfig};
 
 pub use bert::{Bert, BertConfig, BertHead, BertOptions};
 pub(crate) use bert_files::windows;
@@ -441,24 +442,6 @@ pub(crate) fn checked(config: &Config, matrices: Vec<(&'static str, usize, usize
     let excess = matrices.into_iter().find(|(_, a, b)| a.saturating_mul(*b) > isize::MAX as usize / 8);
     let field = excess.map(|(_, a, b)| config.source_of(a.max(b))).unwrap_or_default();
     check.map_err(|error| error.context(format_args!("{}{field}", config.name())))
-}
-
-/// Returns the array names of the model that a configuration describes, and the number of its experts.
-fn keys_of(config: &Config) -> Result<(KeyMap, usize)> {
-    let kind = config.get("model_type").and_then(|kind| kind.as_str()).unwrap_or_default();
-    Ok(match kind {
-        kind if bert_files::KNOWN.contains(&kind) => (Bert::read(config)?.1, 0),
-        "deberta" | "deberta-v2" => (Deberta::read(config)?.1, 0),
-        "modernbert" => (ModernBert::read(config)?.1, 0),
-        kind if vit::KNOWN.contains(&kind) => (Vit::read(config)?.1, 0),
-        "siglip" => (Siglip::read(config)?.1, 0),
-        "clip" => (Clip::read(config)?.1, 0),
-        kind if crate::encoder_decoder::KNOWN.contains(&kind) => (EncoderDecoder::read(config)?.1, 0),
-        _ => {
-            let (decoder, keys) = Decoder::read(config)?;
-            (keys, decoder.experts.map_or(0, |experts| experts.count))
-        }
-    })
 }
 
 /// Returns a builder for attention with named dimensions, so that sharding rules apply to them.

@@ -40,7 +40,7 @@ pub struct Owl {
 }
 
 /// The supported model types.
-const KNOWN: [&str; 2] = ["owlvit", "owlv2"];
+pub(super) const KNOWN: [&str; 2] = ["owlvit", "owlv2"];
 
 impl Pretrained for Owl {
     type Architecture = OwlConfig;

@@ -156,7 +156,7 @@ pub(super) fn named(name: &str, num_channels: usize) -> Option<ResnetConfig> {
 }
 
 /// The types of these models.
-const KNOWN: [&str; 2] = ["resnet", "regnet"];
+pub(super) const KNOWN: [&str; 2] = ["resnet", "regnet"];
 
 /// Reads the blocks of RegNet. The number of groups must divide the features of each stage.
 fn regnet_blocks(fields: &Fields, hidden_sizes: &[usize]) -> Result<RegnetBlocks> {

@@ -97,7 +97,7 @@ struct PixelHead {
 }
 
 /// The supported model types.
-const KNOWN: [&str; 2] = ["segformer", "pvt_v2"];
+pub(super) const KNOWN: [&str; 2] = ["segformer", "pvt_v2"];
 
 /// Added to the variance in norms of SegFormer. The class does not use the field `layer_norm_eps`.
 const EPSILON: f64 = 1e-5;

@@ -167,7 +167,7 @@ impl Pretrained for Swin {
 }
 
 /// The supported model types.
-const KNOWN: [&str; 3] = ["swin", "swinv2", "donut-swin"];
+pub(super) const KNOWN: [&str; 3] = ["swin", "swinv2", "donut-swin"];
 
 /// The type of the encoder of Donut.
 pub(crate) const DONUT: &str = "donut-swin";

@@ -1,7 +1,8 @@
 //! Adapters as the files of `peft` (`tools/huggingface/adapters.py`).
 
 use shardax_models::{
-    Adapter, Bert, BertOptions, Clip, Config, Decoder, DecoderConfig, EncoderDecoder, ExpertsConfig, Pretrained, Vit,
+    Adapter, Bert, BertOptions, Clip, ClipSeg, Config, Decoder, DecoderConfig, Detr, EncoderDecoder, ExpertsConfig,
+    Florence, MobileVit, Pretrained, RtDetr, Segformer, SoundEncoder, Swin, Vit,
 };
 use shardax_nn::prelude::*;
 
@@ -216,6 +217,55 @@ fn adapters_of_other_models_equal_peft() -> Result<()> {
         alike(name, &logits, &arrays("logits")?)?;
     }
     Ok(())
+}
+
+/// Compares the results of a model of any class whose adapter is read from `peft`'s files.
+fn check_model<M: Pretrained>(base: &str, inputs: &[&str], forward: fn(M, Vec<Array>) -> Array) -> Result<()> {
+    let name = format!("adapter_{base}");
+    let case = case(&name)?;
+    let adapter = Adapter::from_pretrained(&Config::open(folder(base))?, folder(&name))?;
+    let adapted = adapter.apply(&M::from_pretrained(folder(base))?)?;
+    let inputs = inputs.iter().map(|input| case(input)).collect::<Result<Vec<_>>>()?;
+    alike(&name, &jit(forward).call((&adapted, inputs))?, &case("logits")?)
+}
+
+/// Computes the logits of a model of texts or of sound with a mask.
+macro_rules! with_mask {
+    ($model:ty) => {
+        |model: $model, inputs| model.forward(inputs[0].clone(), &BertOptions::new().attention_mask(inputs[1].clone()))
+    };
+}
+
+/// Models of images, of objects and of sound, whose layers transformers 5 renamed in part.
+#[test]
+fn adapters_of_many_kinds_equal_peft() -> Result<()> {
+    setup();
+    let checks: [fn() -> Result<()>; 13] = [
+        || check_model("rt_detr", &["pixel_values"], |model: RtDetr, inputs| model.forward(&inputs[0]).0),
+        || {
+            check_model("clipseg", &["input_ids", "pixel_values"], |model: ClipSeg, inputs| {
+                model.forward(&inputs[0], &inputs[1])
+            })
+        },
+        || check_model("segformer", &["pixel_values"], |model: Segformer, inputs| model.forward(&inputs[0])),
+        || check_model("recurrent_gemma", &["input_ids"], |model: Decoder, inputs| model.forward(&inputs[0])),
+        || check_model("minimax", &["input_ids"], |model: Decoder, inputs| model.forward(&inputs[0])),
+        || {
+            let inputs = ["pixel_values", "input_ids", "attention_mask", "decoder_input_ids"];
+            check_model("florence2", &inputs, |model: Florence, inputs| {
+                let options = BertOptions::new().attention_mask(&inputs[2]);
+                model.forward(&inputs[0], &inputs[1], &inputs[3], &options)
+            })
+        },
+        || check_model("mobilevit", &["pixel_values"], |model: MobileVit, inputs| model.forward(&inputs[0])),
+        || check_model("detr", &["pixel_values"], |model: Detr, inputs| model.forward(&inputs[0]).0),
+        || check_model("convbert", &["input_ids", "attention_mask"], with_mask!(Bert)),
+        || check_model("wav2vec2_conformer", &["input_values", "attention_mask"], with_mask!(SoundEncoder)),
+        || check_model("wav2vec2_bert", &["input_features", "attention_mask"], with_mask!(SoundEncoder)),
+        || check_model("swin", &["pixel_values"], |model: Swin, inputs| model.forward(&inputs[0])),
+        || check_model("dinov2", &["pixel_values"], |model: Vit, inputs| model.forward(&inputs[0])),
+    ];
+    checks.iter().step_by(quick::one_of(2)).try_for_each(|check| check())
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::{RtDetr, RtDetrBackbone, RtDetrConfig, backbone, pyramid};
 use crate::Side;
 
 /// The supported model types.
-const KNOWN: [&str; 2] = ["rt_detr", "rt_detr_v2"];
+pub(in crate::huggingface) const KNOWN: [&str; 2] = ["rt_detr", "rt_detr_v2"];
 
 impl Pretrained for RtDetr {
     type Architecture = RtDetrConfig;

@@ -10,6 +10,7 @@ use shardax_nn::prelude::*;
 use self::backbone::Backbone;
 pub use self::backbone::RtDetrBackbone;
 use self::deformable::DeformableAttention;
+pub(super) use self::files::KNOWN;
 use self::pyramid::Pyramid;
 use super::attention;
 use super::vision::{ConvNorm, ConvShape, check_channels};
