@@ -596,12 +596,35 @@ def sound(name, kind, is_masked=True, **options):
         # Otherwise these are all equal, or too small to matter.
         if "gru_rel_pos" in name_of_array or "rel_attn_embed" in name_of_array or "adapter_layer" in name_of_array:
             array.data.add_(torch.randn_like(array) * 0.5)
+    if kind == "SEWForSequenceClassification":
+        # Otherwise its logits are near zero.
+        model.classifier.weight.data.mul_(40)
     mask = torch.tensor([[1] * 400, [1] * 250 + [0] * 150]) if is_masked else torch.ones(2, 400, dtype=torch.int64)
     samples = torch.randn(2, 400) * mask
     with torch.no_grad():
         output = model(samples, attention_mask=mask)
     logits = output.logits if "logits" in output else output.last_hidden_state
     written(name, model, {"input_values": samples, "attention_mask": mask, "logits": logits})
+
+
+MOONSHINE = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 24, "encoder_num_hidden_layers": 2, "decoder_num_hidden_layers": 3,
+             "encoder_num_attention_heads": 4, "decoder_num_attention_heads": 4}
+
+
+def moonshine(name, **options):
+    """With sounds of different lengths."""
+    model = transformers.MoonshineForConditionalGeneration(transformers.MoonshineConfig(**{**MOONSHINE, **options}))
+    randomize(model)
+    for parameter in model.model.encoder.parameters():
+        # So that features of frames depend on the samples.
+        if parameter.dim() == 3:
+            parameter.data.mul_(1.5 / (parameter.std() * parameter[0].numel() ** 0.5))
+    mask = torch.tensor([[1] * 4000, [1] * 2600 + [0] * 1400])
+    inputs = {"input_values": torch.randn(2, 4000) * mask, "attention_mask": mask}
+    targets = torch.randint(4, VOCABULARY, (2, 7))
+    with torch.no_grad():
+        logits = model(**inputs, decoder_input_ids=targets).logits
+    written(name, model, {**inputs, "decoder_input_ids": targets, "logits": logits, "generated": greedy(model, inputs, 1, 6)})
 
 
 FRAMES = {**SIZES, "vocab_size": VOCABULARY, "feature_projection_input_dim": 6, "classifier_proj_size": 10, "conv_depthwise_kernel_size": 5,
@@ -657,6 +680,22 @@ def depth(name, encoder, **options):
     t = transformers
     config = t.DepthAnythingConfig(backbone_config=t.Dinov2Config(**DEPTH_ENCODER, **encoder), **DEPTH, **options)
     depths(name, t.DepthAnythingForDepthEstimation(config), [(16, 16), (20, 12)])
+
+
+def glpn(name, **options):
+    """The depth of the pixels of images of two sizes."""
+    model = transformers.GLPNForDepthEstimation(transformers.GLPNConfig(**{**SEGFORMER, "decoder_hidden_size": 6, **options}))
+    randomize(model)
+    norms(model)
+    for parameter in [*model.decoder.parameters(), *model.head.parameters()]:
+        if parameter.dim() == 4:
+            parameter.data.mul_(1.5 / (parameter.std() * parameter[0].numel() ** 0.5))
+    arrays = {}
+    for number, shape in enumerate([(32, 32), (48, 16)]):
+        images = torch.randn(2, 3, *shape)
+        with torch.no_grad():
+            arrays |= {f"pixel_values_{number}": images, f"logits_{number}": model(images).predicted_depth}
+    written(name, model, arrays)
 
 
 DPT = {"neck_hidden_sizes": [5, 6, 8, 10], "fusion_hidden_size": 6, "neck_ignore_stages": []}
@@ -764,6 +803,9 @@ CASES = {
     "dpt": lambda: dpt("dpt"),
     "dpt_norms": lambda: dpt("dpt_norms", use_batch_norm_in_fusion_residual=True, readout_type="ignore", head_in_index=2),
     "dpt_dinov2": lambda: dpt("dpt_dinov2", {"out_indices": [1, 2, 3, 4]}, ((16, 16), (20, 12)), hidden_act="relu"),
+    "glpn": lambda: glpn("glpn"),
+    # The head reads joined stages before the last one.
+    "glpn_inner": lambda: glpn("glpn_inner", head_in_index=0, decoder_hidden_size=8),
     "vit_mae": lambda: mae("vit_mae", "ViTMAEModel"),
     "vit_mae_pretraining": lambda: mae("vit_mae_pretraining", "ViTMAEForPreTraining"),
     "yolos": lambda: yolos("yolos", "YolosForObjectDetection"),
@@ -814,6 +856,10 @@ CASES = {
     "siglip": siglip,
     "siglip2": siglip2,
     "whisper": whisper,
+    # With a head of which a part is rotated, and with biases.
+    "moonshine": lambda: moonshine("moonshine"),
+    "moonshine_biases": lambda: moonshine("moonshine_biases", attention_bias=True, tie_word_embeddings=False, pad_head_dim_to_multiple_of=8,
+                                          rope_parameters={"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}),
     "mel": mel,
     "spectrogram": lambda: spectrogram("spectrogram", "ASTForAudioClassification"),
     "spectrogram_model": lambda: spectrogram("spectrogram_model", "ASTModel", qkv_bias=False, hidden_act="relu", layer_norm_eps=0.01),
@@ -839,6 +885,10 @@ CASES = {
                                             adapter_act="gelu"),
     "wav2vec2_bert_model": lambda: frames("wav2vec2_bert_model", "Wav2Vec2BertModel", mask_time_prob=0.0),
     "wav2vec2_bert_classes": lambda: frames("wav2vec2_bert_classes", "Wav2Vec2BertForSequenceClassification", position_embeddings_type="relative"),
+    # Numbers of frames that groups do not fill.
+    "sew": lambda: sound("sew", "SEWForCTC"),
+    "sew_classes": lambda: sound("sew_classes", "SEWForSequenceClassification", squeeze_factor=3, feat_extract_norm="layer", num_conv_pos_embeddings=5),
+    "sew_model": lambda: sound("sew_model", "SEWModel", conv_dim=[6, 16], mask_time_prob=0.0),
     "hubert_model": lambda: sound("hubert_model", "HubertModel", feat_extract_norm="layer", do_stable_layer_norm=True),
 }
 

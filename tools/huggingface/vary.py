@@ -20,7 +20,7 @@ from transformers import (AutoConfig, AutoModel, AutoModelForAudioClassification
                           AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoModelForZeroShotImageClassification)
 
 from defaults import defaults
-from towers import AST, BLIP, CHINESE, MOBILEVIT, RT_DETR, RT_DETR_IMAGES, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DONUT, DPT, DPT_ENCODER, LED, OWL, SAM, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS, random_tables
+from towers import AST, BLIP, CHINESE, MOBILEVIT, RT_DETR, RT_DETR_IMAGES, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DONUT, DPT, DPT_ENCODER, LED, MOONSHINE, OWL, SAM, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS, random_tables
 from generate import DISTANCES, DISTILLED, FAMILIES, DECODER, GPT, KV, MODERN, SIZES, TEXTS as PUBLISHED, VOCABULARY, class_of_texts, randomize, sizes_of
 
 transformers.logging.set_verbosity_error()
@@ -80,10 +80,11 @@ OTHERS = {
         **{kind: PAIR for kind in ["bart", "mbart", "marian", "pegasus", "m2m_100", "blenderbot", "blenderbot-small", "plbart", "mvp"]},
     },
     transformers.LEDForConditionalGeneration: {"led": LED},
-    AutoModelForSpeechSeq2Seq: {"whisper": SOUND},
+    AutoModelForSpeechSeq2Seq: {"whisper": SOUND, "moonshine": MOONSHINE},
     AutoModelForDepthEstimation: {
         "depth_anything": {**DEPTH, "backbone_config": {"model_type": "dinov2", **DEPTH_ENCODER, "out_indices": [1, 2, 3, 4]}},
         "dpt": {**DPT_ENCODER, **DPT},
+        "glpn": {**SEGFORMER, "decoder_hidden_size": 6},
     },
     AutoModelForObjectDetection: {
         "yolos": {**YOLOS, **LABELS},
@@ -92,7 +93,7 @@ OTHERS = {
     },
     AutoModelForAudioClassification: {"audio-spectrogram-transformer": {**AST, **LABELS}},
     AutoModelForCTC: {
-        **{kind: WAVES for kind in ["wav2vec2", "hubert", "wavlm", "unispeech", "unispeech-sat"]},
+        **{kind: WAVES for kind in ["wav2vec2", "hubert", "wavlm", "unispeech", "unispeech-sat", "sew"]},
         "wav2vec2-conformer": {**WAVES, "conv_depthwise_kernel_size": 5},
         "data2vec-audio": {**WAVES, "num_conv_pos_embeddings": 2, "conv_pos_kernel_size": 5},
     },
@@ -361,6 +362,9 @@ def inputs_of(kind, config):
                 {"pixel_values": images.permute(0, 2, 3, 1).contiguous(), "decoder_input_ids": targets})
     if kind == "layoutlm":
         return {**texts, "bbox": torch.zeros(2, 9, 4, dtype=torch.int64)}, texts
+    if kind == "moonshine":
+        inputs = {"input_values": torch.randn(2, 2000), "decoder_input_ids": torch.randint(3, VOCABULARY, (2, 6))}
+        return inputs, inputs
     if kind == "whisper":
         inputs = {"input_features": torch.randn(2, config.num_mel_bins, 2 * config.max_source_positions),
                   "decoder_input_ids": torch.randint(3, VOCABULARY, (2, 6))}

@@ -53,11 +53,11 @@ pub use decoder::{
 };
 pub use encoder_decoder::{
     EncodedInput, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, Florence, FlorenceConfig,
-    ImageEncoderConfig, ImageTower, LocalEncoderConfig, Side, log_mel,
+    ImageEncoderConfig, ImageTower, LocalEncoderConfig, SamplesEncoderConfig, Side, log_mel,
 };
 pub use generate::{GenerateOptions, Generation, TextModel};
 pub use huggingface::{
-    Bert, BertOptions, ChineseClip, Clip, ClipSeg, Config, ConvNext, CrossEncoder, Deberta, DepthEstimator, Detr,
+    Bert, BertOptions, ChineseClip, Clip, ClipSeg, Config, ConvNext, CrossEncoder, Deberta, DepthEstimator, Detr, Glpn,
     LoadOptions, MobileBert, MobileNet, MobileVit, ModernBert, Owl, PoolFormer, Pretrained, Resnet, RtDetr, Sam,
     SamPrompts, Segformer, SentenceEncoder, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };

@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use shardax_models::huggingface::Weights;
 use shardax_models::{
     Bert, BertOptions, ChineseClip, Clip, ClipSeg, Config, ConvNext, Deberta, Decoder, DecoderConfig, DepthEstimator,
-    Detr, EncoderDecoder, Florence, GenerateOptions, LoadOptions, MobileBert, MobileNet, MobileVit, ModernBert, Owl,
-    PoolFormer, Pretrained, QkNorm, Resnet, RtDetr, Sam, SamPrompts, Segformer, Siglip, SoundEncoder,
+    Detr, EncoderDecoder, Florence, GenerateOptions, Glpn, LoadOptions, MobileBert, MobileNet, MobileVit, ModernBert,
+    Owl, PoolFormer, Pretrained, QkNorm, Resnet, RtDetr, Sam, SamPrompts, Segformer, Siglip, SoundEncoder,
     SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
@@ -175,6 +175,9 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
     if DepthEstimator::read(&config).is_ok() {
         return sharded_images(folder, rules, |model: DepthEstimator, images| model.forward(images));
     }
+    if Glpn::read(&config).is_ok() {
+        return sharded_images(folder, rules, |model: Glpn, images| model.forward(images));
+    }
     if Yolos::read(&config).is_ok() {
         return sharded_images(folder, rules, |model: Yolos, images| {
             let x = model.encode(&images);
@@ -263,7 +266,7 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
             });
             let inputs = match input("input_features") {
                 Ok(features) => features.transpose([0, 2, 1]),
-                Err(_) => input("input_ids").or_else(|_| input("pixel_values"))?,
+                Err(_) => input("input_ids").or_else(|_| input("input_values")).or_else(|_| input("pixel_values"))?,
             };
             let masks = ["attention_mask", "global_attention_mask"].map(|name| input(name).ok());
             let arguments = (model, inputs, masks, input("decoder_input_ids")?);
@@ -483,6 +486,14 @@ fn split_models_write_the_tokens_of_one_device() -> Result<()> {
         "gpt_bigcode",
         "falcon_h1",
         "jamba",
+        "recurrent_gemma",
+        "minimax",
+        "lara_mini",
+        "kimi_linear",
+        "olmo_hybrid",
+        "mimo_v2_flash",
+        "kolibri1",
+        "lfm3",
     ];
     // Together, these models have all kinds of caches; a slice has those of keys and of convolutions.
     for name in names.into_iter().step_by(quick::one_of(6)) {

@@ -23,6 +23,7 @@ pub(super) fn read(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
         encoder: side,
         decoder: side,
         mel_bins: None,
+        samples: None,
         images: Some(ImageEncoderConfig { encoder: ImageTower::Vit(images), is_projected: false }),
         local: None,
         windows: Vec::new(),

@@ -22,6 +22,8 @@ pub struct EncoderDecoderConfig {
     pub decoder: Side,
     /// The number of mel bands, if the encoder reads sound.
     pub mel_bins: Option<usize>,
+    /// The encoder, if it reads samples of sound.
+    pub samples: Option<SamplesEncoderConfig>,
     /// The encoder, if it reads images. The field `encoder` has no effect then.
     pub images: Option<ImageEncoderConfig>,
     /// The attention of the encoder to near tokens, as in LongT5. If it is `None`, each token sees all tokens, unless `windows` is set.
@@ -65,6 +67,16 @@ pub struct EncoderDecoderConfig {
     pub tie_embeddings: bool,
     /// The factor of the input of the last layer.
     pub logits_scale: Option<f64>,
+}
+
+/// The encoder of samples of an [`EncoderDecoder`](crate::EncoderDecoder), as in Moonshine. Three convolutions compute frames from
+/// samples, and attention has no biases after heads are joined.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SamplesEncoderConfig {
+    /// The activation of the encoder's MLPs, which have no gate.
+    pub activation: Activation,
+    /// True if queries, keys and values have biases.
+    pub biases: bool,
 }
 
 /// The encoder of images of an [`EncoderDecoder`](crate::EncoderDecoder).
@@ -116,7 +128,7 @@ pub struct Side {
 }
 
 /// The position encoding of an [`EncoderDecoder`](crate::EncoderDecoder).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum EncoderDecoderPositions {
     /// Learned position embeddings, which are added to the token embeddings.
     Learned {
@@ -140,6 +152,13 @@ pub enum EncoderDecoderPositions {
         max_distance: usize,
         /// True if each layer has separate biases. Otherwise the first layer's biases are shared.
         per_layer: bool,
+    },
+    /// Rotary positions of neighboring features.
+    Rotary {
+        /// The base of the frequencies.
+        base: f64,
+        /// The number of features of each head that are rotated.
+        features: usize,
     },
 }
 
@@ -206,7 +225,9 @@ impl EncoderDecoderConfig {
                 let help = "choose an even number of at least 4 buckets, and a max_distance of more than half of them";
                 Err(value_error(message, help))
             }
-            EncoderDecoderPositions::Relative { .. } | EncoderDecoderPositions::Sines { .. }
+            EncoderDecoderPositions::Relative { .. }
+            | EncoderDecoderPositions::Sines { .. }
+            | EncoderDecoderPositions::Rotary { .. }
                 if self.mel_bins.is_some() =>
             {
                 let message = format!("a model that reads sound cannot have the positions {:?}", self.positions);
@@ -220,13 +241,18 @@ impl EncoderDecoderConfig {
     pub(super) fn extents(&self) -> Vec<(&'static str, usize, usize)> {
         let (encoder, decoder) = match self.positions {
             EncoderDecoderPositions::Learned { encoder, decoder } => (encoder, decoder),
-            EncoderDecoderPositions::Relative { .. } | EncoderDecoderPositions::Sines { .. } => (0, 0),
+            EncoderDecoderPositions::Relative { .. }
+            | EncoderDecoderPositions::Sines { .. }
+            | EncoderDecoderPositions::Rotary { .. } => (0, 0),
         };
         let mut matrices = vec![
             ("token table", self.vocab_size, self.features),
             ("position table", encoder.max(decoder), self.features),
             ("kernel of sound", self.mel_bins.unwrap_or(0), self.features),
         ];
+        if self.samples.is_some() {
+            matrices.push(("kernel of frames", self.features.saturating_mul(7), self.features.saturating_mul(2)));
+        }
         if let Some(images) = &self.images {
             matrices.extend(images.encoder.extents().1);
             matrices.push(("key kernel", images.encoder.features(), self.features));

@@ -5,17 +5,22 @@ mod config;
 mod florence;
 mod generate;
 mod local;
+mod moonshine;
 mod positions;
 mod read;
+mod samples;
 mod sound;
 
 pub(crate) use positions::bias as distance_bias;
 pub(crate) use read::KNOWN;
 
-pub use config::{EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, ImageTower, Side};
+pub use config::{
+    EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, ImageTower, SamplesEncoderConfig, Side,
+};
 pub use florence::{Florence, FlorenceConfig};
 pub use local::LocalEncoderConfig;
 use local::LocalScope;
+use samples::Samples;
 pub use sound::log_mel;
 
 use shardax_nn::prelude::*;
@@ -31,7 +36,8 @@ use crate::{Activation, Mlp, Norm};
 ///
 /// T5 ([Raffel et al. 2019](https://arxiv.org/abs/1910.10683)) and BART
 /// ([Lewis et al. 2019](https://arxiv.org/abs/1910.13461)) read text, Whisper
-/// ([Radford et al. 2022](https://arxiv.org/abs/2212.04356)) reads sound, and TrOCR
+/// ([Radford et al. 2022](https://arxiv.org/abs/2212.04356)) and Moonshine
+/// ([Jeffries et al. 2024](https://arxiv.org/abs/2410.15608)) read sound, and TrOCR
 /// ([Li et al. 2021](https://arxiv.org/abs/2109.10282)) and Donut ([Kim et al. 2021](https://arxiv.org/abs/2111.15664)) read images of
 /// texts.
 ///
@@ -55,6 +61,8 @@ pub struct EncoderDecoder {
     pub embed: Embed,
     /// The convolutions at the start of an encoder that reads sound.
     sound: Option<[Conv; 2]>,
+    /// The convolutions at the start of an encoder that reads samples.
+    samples: Option<Samples>,
     /// The encoder, if it reads images.
     images: Option<Vit>,
     /// The encoder, if it reads images and has stages.
@@ -164,6 +172,7 @@ impl EncoderDecoder {
         Ok(EncoderDecoder {
             embed,
             sound,
+            samples: config.samples.map(|_| Samples::new(features, rngs)),
             images: match config.images.as_ref().map(|images| &images.encoder) {
                 Some(ImageTower::Vit(encoder)) => Some(Vit::make(encoder, rngs)?),
                 _ => None,
@@ -191,7 +200,9 @@ impl EncoderDecoder {
             attention_scale: config.attention_scale,
             max_distance: match config.positions {
                 EncoderDecoderPositions::Relative { max_distance, .. } => max_distance,
-                EncoderDecoderPositions::Learned { .. } | EncoderDecoderPositions::Sines { .. } => 0,
+                EncoderDecoderPositions::Learned { .. }
+                | EncoderDecoderPositions::Sines { .. }
+                | EncoderDecoderPositions::Rotary { .. } => 0,
             },
             local: config.local,
         })
@@ -226,20 +237,24 @@ impl EncoderDecoder {
         log_mel(concatenate(&[sound, silence], 1), bins)
     }
 
-    /// Encodes the input, which is tokens, `[batch, length]`, embedded tokens, `[batch, length, features]`, features of sound, `[batch, frames, bins]`, or images, `[batch, rows,
-    /// columns, channels]`.
+    /// Encodes the input, which is tokens, `[batch, length]`, embedded tokens, `[batch, length, features]`, features of sound, `[batch, frames, bins]`,
+    /// sound at 16 kHz, `[batch, samples]` (Moonshine), or images, `[batch, rows, columns, channels]`.
     ///
-    /// The result is `[batch, length, features]`. For sound, `length` is half the number of frames. If texts are
-    /// padded, you must pass their mask in the options.
+    /// The result is `[batch, length, features]`. For features of sound, `length` is half the number of frames. If texts or
+    /// samples are padded, you must pass their mask in the options.
     #[track_caller]
     pub fn encode(&self, inputs: impl ArrayLike, options: &BertOptions) -> Array {
         let _ranks = allow_any_ranks();
         let inputs = inputs.into_array();
         let Some(encoder) = &self.encoder else { return self.encode_images(inputs) };
-        let x = match &self.sound {
-            Some(layers) => layers.iter().fold(inputs, |x, layer| gelu_exact(layer.forward(x))),
-            None if inputs.ndim() == 3 && !inputs.dtype().is_integer() => inputs,
-            None => self.embedded(inputs),
+        let x = match (&self.sound, &self.samples) {
+            (Some(layers), _) => layers.iter().fold(inputs, |x, layer| gelu_exact(layer.forward(x))),
+            (None, Some(samples)) => match samples.forward(inputs.clone()) {
+                Ok(x) => x,
+                Err(error) => return Array::from_error(error, &inputs),
+            },
+            (None, None) if inputs.ndim() == 3 && !inputs.dtype().is_integer() => inputs,
+            (None, None) => self.embedded(inputs),
         };
         let (Ok(()), 3) = (x.check(), x.ndim()) else { return x };
         if options.has_global_attention() && encoder.blocks.iter().all(|block| block.global.is_none()) {
@@ -270,7 +285,8 @@ impl EncoderDecoder {
             let table = block.distances.as_ref().or(encoder.distances.as_ref());
             let bias = table.map(|table| positions::bias(table, &places, &places, (true, self.max_distance), length));
             let attention = bias.iter().fold(AttentionOptions::new(), |attention, bias| attention.bias(bias));
-            let attention = options.mask().iter().fold(attention, |attention, mask| attention.mask(over_keys(mask)));
+            let attention =
+                self.mask_of(options, length).iter().fold(attention, |attention, mask| attention.mask(over_keys(mask)));
             let scoped = block.global.as_ref().zip(scope.as_ref());
             let x = block.added(&block.norm, x, |x| {
                 let heads = scoped.and_then(|(global, scope)| global.attend(&block.attention, x, scope));
@@ -304,7 +320,14 @@ impl EncoderDecoder {
         let cross_layers = self.decoder.blocks.iter().filter_map(|block| block.cross.as_ref());
         let layers =
             cross_layers.map(|cross| cross.keys_and_values(&encoded, &AttentionOptions::new()).into()).collect();
-        EncodedInput { layers, mask: options.mask().map(over_keys) }
+        let length = encoded.shape().get(1).copied().unwrap_or(0);
+        EncodedInput { layers, mask: self.mask_of(options, length).as_ref().map(over_keys) }
+    }
+
+    /// Returns the mask of encoded inputs of this length.
+    fn mask_of(&self, options: &BertOptions, length: usize) -> Option<Array> {
+        let mask = options.mask()?;
+        Some(if self.samples.is_some() { Samples::frame_mask(mask, length) } else { mask.clone() })
     }
 
     /// Computes the logits for the token after each token of `targets`, `[batch, length]`.
@@ -468,6 +491,7 @@ impl Stage {
                 sines = Some(Sines { length, is_inclusive });
                 (None, None)
             }
+            EncoderDecoderPositions::Rotary { .. } => (None, None),
             EncoderDecoderPositions::Relative { buckets, per_layer: true, .. } => {
                 distances_of_layer = Some(buckets);
                 (None, None)
@@ -477,10 +501,14 @@ impl Stage {
             }
         };
         let windows = if is_decoder { &[][..] } else { &config.windows };
+        let (activation, gated) = match config.samples {
+            Some(samples) if !is_decoder => (samples.activation, false),
+            _ => (config.activation, config.gated),
+        };
         let has_blocks = !is_decoder && config.local.is_some_and(|local| local.block.is_some());
         let blocks = (0..side.layers).map(|layer| Block {
             norm: config.new_norm(rngs),
-            attention: config.new_attention(side, is_decoder, rngs),
+            attention: config.new_attention(side, is_decoder, config.rope(), rngs),
             distances: distances_of_layer
                 .map(|buckets| Embed::builder(buckets, side.heads).axes([None, Some("heads")]).build(rngs)),
             global: windows.get(layer).map(|window| GlobalAttention::new(*window, [side.heads, features], rngs)),
@@ -488,7 +516,7 @@ impl Stage {
             cross_norm: is_decoder.then(|| config.new_norm(rngs)),
             cross: is_decoder.then(|| config.new_cross_attention(side, rngs)),
             mlp_norm: config.new_norm(rngs),
-            mlp: Mlp::new(features, side.hidden, config.activation, config.gated, config.biases, rngs),
+            mlp: Mlp::new(features, side.hidden, activation, gated, config.biases, rngs),
             sum_norms: config.sum_norms,
         });
         let blocks = blocks.collect();
@@ -564,7 +592,7 @@ impl EncoderDecoderConfig {
 
     /// Creates the decoder's attention to the encoded input, whose features may have another number.
     fn new_cross_attention(&self, side: &Side, rngs: &mut Rngs) -> MultiHeadAttention {
-        let mut layer = self.new_attention(side, false, rngs);
+        let mut layer = self.new_attention(side, false, None, rngs);
         if let Some(images) = self.images.as_ref().filter(|images| !images.is_projected) {
             let inner = side.heads * self.head_dim(side);
             let other = attention(side.heads, images.encoder.features()).qkv_features(inner).build(rngs);
@@ -573,10 +601,27 @@ impl EncoderDecoderConfig {
         layer
     }
 
-    fn new_attention(&self, side: &Side, is_causal: bool, rngs: &mut Rngs) -> MultiHeadAttention {
+    /// Returns the rotary positions of attention between the positions of one text or sound.
+    fn rope(&self) -> Option<Rope> {
+        match self.positions {
+            EncoderDecoderPositions::Rotary { base, features } => {
+                Some(Rope { interleaved: true, rotary_dim: Some(features), ..Rope::new(base) })
+            }
+            _ => None,
+        }
+    }
+
+    fn new_attention(&self, side: &Side, is_causal: bool, rope: Option<Rope>, rngs: &mut Rngs) -> MultiHeadAttention {
         let builder = attention(side.heads, self.features).qkv_features(side.heads * self.head_dim(side));
+        let builder = rope.into_iter().fold(builder, MultiHeadAttentionBuilder::rope);
         let builder = self.attention_scale.into_iter().fold(builder, MultiHeadAttentionBuilder::scale);
-        let mut layer = builder.is_causal(is_causal).use_bias(self.biases).build(rngs);
+        let mut layer = builder
+            .is_causal(is_causal)
+            .use_bias(self.samples.map_or(self.biases, |samples| samples.biases))
+            .build(rngs);
+        if self.samples.is_some() {
+            layer.out.bias = None;
+        }
         if !self.key_biases {
             // Whisper has no key biases: they would add the same number to all scores of a query.
             layer.key.iter_mut().for_each(|key| key.bias = None);

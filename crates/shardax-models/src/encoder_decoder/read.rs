@@ -4,7 +4,7 @@ use shardax_nn::prelude::*;
 
 use super::{
     EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, ImageTower, LocalEncoderConfig,
-    Side, blip,
+    Side, blip, moonshine,
 };
 use crate::huggingface::{
     Config, DONUT, Fields, KeyMap, Layout, Pretrained, checked, known_type, swin_fields, unknown_type, vit_fields,
@@ -29,6 +29,7 @@ impl Pretrained for EncoderDecoder {
             kind @ ("bart" | "mbart" | "marian" | "pegasus" | "m2m_100" | "blenderbot" | "blenderbot-small"
             | "plbart" | "mvp" | "led") => bart(&fields, kind)?,
             "whisper" => whisper(&fields)?,
+            "moonshine" => moonshine::read(&fields)?,
             "blip" => blip::read(&fields)?,
             IMAGES => images(&fields)?,
             other => return Err(unknown_type(&fields, other, &KNOWN)),
@@ -52,7 +53,7 @@ impl Pretrained for EncoderDecoder {
 }
 
 /// The supported model types.
-pub(crate) const KNOWN: [&str; 17] = [
+pub(crate) const KNOWN: [&str; 18] = [
     "t5",
     "longt5",
     "mt5",
@@ -68,6 +69,7 @@ pub(crate) const KNOWN: [&str; 17] = [
     "mvp",
     "led",
     "whisper",
+    "moonshine",
     "blip",
     "vision-encoder-decoder",
 ];
@@ -109,6 +111,7 @@ fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
             None => layers,
         })?,
         mel_bins: None,
+        samples: None,
         images: None,
         local,
         windows: Vec::new(),
@@ -236,6 +239,7 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
         encoder,
         decoder,
         mel_bins: None,
+        samples: None,
         images: None,
         local: None,
         windows: if is_led { windows(fields, encoder.layers)? } else { Vec::new() },
@@ -364,6 +368,7 @@ fn whisper(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
         encoder,
         decoder,
         mel_bins: Some(fields.size("num_mel_bins")?),
+        samples: None,
         images: None,
         local: None,
         windows: Vec::new(),
@@ -439,6 +444,7 @@ fn images(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
         encoder: side,
         decoder: side,
         mel_bins: None,
+        samples: None,
         images: Some(ImageEncoderConfig { encoder, is_projected }),
         local: None,
         windows: Vec::new(),
@@ -499,7 +505,7 @@ fn image_keys(is_trocr: bool, is_learned: bool, is_tied: bool) -> KeyMap {
 const PROJECTIONS: [&str; 4] = ["q_proj", "k_proj", "v_proj", "out_proj"];
 
 /// Adds the array names of an attention layer.
-fn attention_keys(keys: KeyMap, path: &str, name: &str, parts: [&str; 4]) -> KeyMap {
+pub(super) fn attention_keys(keys: KeyMap, path: &str, name: &str, parts: [&str; 4]) -> KeyMap {
     let layers = ["query", "key", "value", "out"].into_iter().zip(parts);
     layers.fold(keys, |keys, (layer, part)| keys.linear(&format!("{path}.{layer}"), &format!("{name}.{part}")))
 }

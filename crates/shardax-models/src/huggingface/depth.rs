@@ -351,7 +351,7 @@ fn scale(fields: &Fields, factor: f64) -> Result<DepthScale> {
 }
 
 /// Reads the index of a joined output. Negative numbers count from the last one.
-fn head_index(fields: &Fields, count: usize) -> Result<usize> {
+pub(super) fn head_index(fields: &Fields, count: usize) -> Result<usize> {
     let index = fields.number("head_in_index")?;
     let from_start = if index < 0.0 { index + count as f64 } else { index };
     if from_start >= 0.0 && from_start < count as f64 && from_start.fract() == 0.0 {

@@ -9,7 +9,7 @@ use crate::{EncoderDecoder, Florence};
 type NamesOf = fn(&Config) -> Result<KeyMap>;
 
 /// Model types and the class that reads them. A [`Decoder`] reads all others.
-const CLASSES: [(&[&str], NamesOf); 27] = [
+const CLASSES: [(&[&str], NamesOf); 28] = [
     (&bert_files::KNOWN, names_of::<Bert>),
     (&["deberta", "deberta-v2"], names_of::<Deberta>),
     (&["modernbert"], names_of::<ModernBert>),
@@ -27,6 +27,7 @@ const CLASSES: [(&[&str], NamesOf); 27] = [
     (&["siglip", "siglip2"], names_of::<Siglip>),
     (&["clipseg"], names_of::<ClipSeg>),
     (&depth::KNOWN, names_of::<DepthEstimator>),
+    (&["glpn"], names_of::<Glpn>),
     (&detr::KNOWN, names_of::<Detr>),
     (&rt_detr::KNOWN, names_of::<RtDetr>),
     (&["yolos"], names_of::<Yolos>),

@@ -7,7 +7,7 @@ use super::fields::Fields;
 
 /// Reads rotary positions from `rope_parameters`, or from the older `rope_scaling` and `rope_theta`. `partial` is the
 /// default share of each head that is rotated; `None` rotates all of it.
-pub(super) fn rope(fields: &Fields, head_dim: usize, partial: Option<f64>) -> Result<Rope> {
+pub(crate) fn rope(fields: &Fields, head_dim: usize, partial: Option<f64>) -> Result<Rope> {
     rope_named(fields, head_dim, "rope_theta", partial.map(|default| ("partial_rotary_factor", default)))
 }
 

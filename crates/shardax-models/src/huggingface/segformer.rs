@@ -2,6 +2,7 @@
 
 use shardax_nn::prelude::*;
 
+use super::fields::Fields;
 use super::interpolation::linear_weights;
 use super::vision::{FrozenNorm, check_channels, frozen_norm_keys, skip_features_of_stages, stage_keys, stages};
 use super::{Config, KeyMap, Pretrained, attention, known_type, remove_input_biases};
@@ -97,7 +98,10 @@ struct PixelHead {
 }
 
 /// The supported model types.
-pub(super) const KNOWN: [&str; 2] = ["segformer", "pvt_v2"];
+pub(super) const KNOWN: [&str; 2] = ["segformer", PYRAMID];
+
+/// The second version of PVT, whose arrays have other names.
+const PYRAMID: &str = "pvt_v2";
 
 /// Added to the variance in norms of SegFormer. The class does not use the field `layer_norm_eps`.
 const EPSILON: f64 = 1e-5;
@@ -107,57 +111,13 @@ impl Pretrained for Segformer {
 
     fn read(config: &Config) -> Result<(SegformerConfig, KeyMap)> {
         let fields = config.fields();
-        let kind = known_type(&fields, &KNOWN)?;
-        let is_pyramid = kind == "pvt_v2";
-        let (hidden_sizes, depths) = stages(&fields, "hidden_sizes")?;
-        let count = fields.size("num_encoder_blocks")?;
-        if count != depths.len() {
-            return Err(fields.error(format!("`num_encoder_blocks` must be {}, the length of `depths`", depths.len())));
+        let is_pyramid = known_type(&fields, &KNOWN)? == PYRAMID;
+        let read = read_encoder(&fields, is_pyramid, head(&fields)?)?;
+        if is_pyramid && matches!(read.head, SegformerHead::Pixels { .. }) {
+            return Err(fields.error("`architectures` names a head for pixels, which this model type does not have"));
         }
-        let list = |name| {
-            let sizes = fields.size_list(name)?;
-            if sizes.len() == count {
-                Ok(sizes)
-            } else {
-                Err(fields.error(format!("`{name}` must have {count} entries, got {}", sizes.len())))
-            }
-        };
-        let ratios = fields.numbers("mlp_ratios")?;
-        if ratios.len() != count || ratios.iter().any(|ratio| !(*ratio > 0.0 && *ratio < 1e6)) {
-            return Err(fields.error(format!("`mlp_ratios` must have {count} positive numbers")));
-        }
-        let mlp_sizes = hidden_sizes.iter().zip(ratios).map(|(features, ratio)| (*features as f64 * ratio) as usize);
-        let read = SegformerConfig {
-            num_channels: fields.size("num_channels")?,
-            num_attention_heads: list("num_attention_heads")?,
-            sr_ratios: list("sr_ratios")?,
-            patch_sizes: list("patch_sizes")?,
-            strides: list("strides")?,
-            mlp_sizes: mlp_sizes.collect(),
-            hidden_act: fields.activation("hidden_act")?,
-            layer_norm_eps: if is_pyramid { fields.number("layer_norm_eps")? } else { EPSILON },
-            qkv_bias: !is_pyramid || fields.flag("qkv_bias")?,
-            head: head(&fields)?,
-            hidden_sizes,
-            depths,
-        };
-        for (heads, features) in read.num_attention_heads.iter().zip(&read.hidden_sizes) {
-            fields.divides(("num_attention_heads", *heads), ("hidden_sizes", *features))?;
-        }
-        if is_pyramid {
-            if matches!(read.head, SegformerHead::Pixels { .. }) {
-                return Err(
-                    fields.error("`architectures` names a head for pixels, which this model type does not have")
-                );
-            }
-            if fields.flag("linear_attention")? {
-                return Err(fields.error("field `linear_attention` is true, which is not supported"));
-            }
-        }
-        skip_features_of_stages(&fields);
-        // Fields that the class does not use, and a number for training.
-        fields.skip(&["layer_norm_eps", "downsampling_rates", "image_size", "semantic_loss_ignore_index"]);
-        fields.skip(&["decoder_hidden_size", "reshape_last_stage"]);
+        // Sizes of the other head, and a number for training.
+        fields.skip(&["semantic_loss_ignore_index", "decoder_hidden_size"]);
         fields.finish()?;
         let keys = if is_pyramid { pyramid_keys(&read) } else { keys(&read) };
         Ok((read, keys))
@@ -200,8 +160,54 @@ impl Pretrained for Segformer {
     }
 }
 
+/// Reads the fields of the stages, without the check of unknown fields.
+pub(super) fn read_encoder(fields: &Fields, is_pyramid: bool, head: SegformerHead) -> Result<SegformerConfig> {
+    let (hidden_sizes, depths) = stages(fields, "hidden_sizes")?;
+    let count = fields.size("num_encoder_blocks")?;
+    if count != depths.len() {
+        return Err(fields.error(format!("`num_encoder_blocks` must be {}, the length of `depths`", depths.len())));
+    }
+    let list = |name| {
+        let sizes = fields.size_list(name)?;
+        if sizes.len() == count {
+            Ok(sizes)
+        } else {
+            Err(fields.error(format!("`{name}` must have {count} entries, got {}", sizes.len())))
+        }
+    };
+    let ratios = fields.numbers("mlp_ratios")?;
+    if ratios.len() != count || ratios.iter().any(|ratio| !(*ratio > 0.0 && *ratio < 1e6)) {
+        return Err(fields.error(format!("`mlp_ratios` must have {count} positive numbers")));
+    }
+    let mlp_sizes = hidden_sizes.iter().zip(ratios).map(|(features, ratio)| (*features as f64 * ratio) as usize);
+    let read = SegformerConfig {
+        num_channels: fields.size("num_channels")?,
+        num_attention_heads: list("num_attention_heads")?,
+        sr_ratios: list("sr_ratios")?,
+        patch_sizes: list("patch_sizes")?,
+        strides: list("strides")?,
+        mlp_sizes: mlp_sizes.collect(),
+        hidden_act: fields.activation("hidden_act")?,
+        layer_norm_eps: if is_pyramid { fields.number("layer_norm_eps")? } else { EPSILON },
+        qkv_bias: !is_pyramid || fields.flag("qkv_bias")?,
+        head,
+        hidden_sizes,
+        depths,
+    };
+    for (heads, features) in read.num_attention_heads.iter().zip(&read.hidden_sizes) {
+        fields.divides(("num_attention_heads", *heads), ("hidden_sizes", *features))?;
+    }
+    if is_pyramid && fields.flag("linear_attention")? {
+        return Err(fields.error("field `linear_attention` is true, which is not supported"));
+    }
+    skip_features_of_stages(fields);
+    // Fields that the class does not use.
+    fields.skip(&["layer_norm_eps", "downsampling_rates", "image_size", "reshape_last_stage"]);
+    Ok(read)
+}
+
 /// Returns the head that `architectures` names. The default is the head for classes of images.
-fn head(fields: &super::Fields) -> Result<SegformerHead> {
+fn head(fields: &Fields) -> Result<SegformerHead> {
     let name = fields.class()?.unwrap_or("ForImageClassification");
     let classes = fields.count_opt("id2label")?.filter(|count| *count > 0).unwrap_or(2);
     match name.rsplit_once("For").map_or(name, |(_, head)| head) {
@@ -226,7 +232,12 @@ fn keys(config: &SegformerConfig) -> KeyMap {
         .conv("pixels.classifier", &format!("{head}.classifier"))
         .linear("pixels.stages[*]", &format!("{head}.linear_c.*.proj"));
     let keys = frozen_norm_keys(keys, "pixels.norm", &format!("{head}.batch_norm"));
-    stage_keys(keys, config.depths.len(), |keys, path, stage| {
+    keys.and(encoder_keys(prefix, config.depths.len()))
+}
+
+/// Returns the names of the arrays of all stages, which begin with `prefix`.
+pub(super) fn encoder_keys(prefix: &str, stages: usize) -> KeyMap {
+    stage_keys(KeyMap::new(), stages, |keys, path, stage| {
         let encoder = format!("{prefix}encoder");
         let (patches, block) = (format!("{encoder}.patch_embeddings.{stage}"), format!("{encoder}.block.{stage}.*"));
         let (path_of_block, attention) = (format!("{path}.blocks[*]"), format!("{block}.attention.self"));

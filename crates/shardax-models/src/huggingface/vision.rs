@@ -154,6 +154,8 @@ pub(super) struct ConvShape {
     pub padding: Padding,
     /// Added to the variance in the norm.
     pub epsilon: f64,
+    /// True if the convolution has a bias.
+    pub has_bias: bool,
 }
 
 impl ConvShape {
@@ -161,14 +163,14 @@ impl ConvShape {
     pub fn new(size: usize, stride: usize) -> ConvShape {
         let around = (size / 2) as i64;
         let padding = Padding::Explicit(vec![(around, around); 2]);
-        ConvShape { size, stride, groups: 1, dilation: 1, padding, epsilon: 1e-5 }
+        ConvShape { size, stride, groups: 1, dilation: 1, padding, epsilon: 1e-5, has_bias: false }
     }
 }
 
 impl ConvNorm {
-    /// Creates a convolution without a bias from `before` features.
+    /// Creates a convolution from `before` features, and its norm.
     pub fn new([before, features]: [usize; 2], shape: ConvShape, rngs: &mut Rngs) -> ConvNorm {
-        let conv = Conv::builder(before, features, [shape.size; 2]).strides([shape.stride; 2]).use_bias(false);
+        let conv = Conv::builder(before, features, [shape.size; 2]).strides([shape.stride; 2]).use_bias(shape.has_bias);
         let conv = conv.feature_group_count(shape.groups).kernel_dilation([shape.dilation; 2]);
         let conv = conv.padding(shape.padding).build(rngs);
         ConvNorm { conv, norm: FrozenNorm::new(features, shape.epsilon, rngs) }

@@ -61,6 +61,8 @@ pub struct SoundEncoderConfig {
     pub frame_adapter: Option<FrameAdapterConfig>,
     /// True if frames are normalized before or after the blocks.
     pub norms_frames: bool,
+    /// The number of frames that the blocks read as one, as in SEW; 1 in other models.
+    pub squeeze_factor: usize,
     /// The head.
     pub head: SoundHead,
 }
@@ -149,8 +151,8 @@ pub enum SoundHead {
 /// Wav2Vec2 ([Baevski et al. 2020](https://arxiv.org/abs/2006.11477)), HuBERT ([Hsu et al.
 /// 2021](https://arxiv.org/abs/2106.07447)), WavLM ([Chen et al. 2021](https://arxiv.org/abs/2110.13900)) and related encoders.
 ///
-/// The model type is `wav2vec2`, `hubert`, `wavlm`, `unispeech`, `unispeech-sat`, `data2vec-audio`, `wav2vec2-conformer` or
-/// `wav2vec2-bert`; the field `architectures` chooses
+/// The model type is `wav2vec2`, `hubert`, `wavlm`, `unispeech`, `unispeech-sat`, `data2vec-audio`, `wav2vec2-conformer`,
+/// `wav2vec2-bert` or `sew`; the field `architectures` chooses
 /// the [head](SoundHead). Models with adapters of languages (MMS) have the adapter that `model.safetensors` contains.
 ///
 /// The input is sound at 16 kHz, usually normalized to a mean of 0 and a variance of 1. Dimensions are named `embed`, `heads` and
@@ -159,7 +161,8 @@ pub enum SoundHead {
 pub struct SoundEncoder {
     convolutions: Vec<SampleConv>,
     projection_norm: Option<LayerNorm>,
-    projection: Linear,
+    /// The layer after the convolutions. SEW has none if its size would not change.
+    projection: Option<Linear>,
     /// The entry that replaces frames in training. It is only stored because the files contain it.
     mask: Option<Array>,
     positions: Vec<PositionConv>,
@@ -177,6 +180,11 @@ pub struct SoundEncoder {
     adapters: Vec<BlockAdapter>,
     /// The distance from which on all distances are in the last group.
     max_distance: usize,
+    /// Computes the features of several frames from one, after blocks that read several frames as one.
+    expansion: Option<Linear>,
+    #[tree(static)]
+    expansion_act: Activation,
+    squeeze_factor: usize,
     projector: Option<Linear>,
     head: Option<Linear>,
     pre_norms: bool,
@@ -287,6 +295,7 @@ impl PositionConv {
         // A kernel of an even number of frames has one frame less after the center.
         let (before, after) = (kernel / 2, (kernel - 1) / 2);
         let conv = Conv::builder(features, features, [kernel]).feature_group_count(config.position_groups);
+        let conv = conv.strides([config.squeeze_factor]);
         PositionConv {
             conv: conv.padding(Padding::Explicit(vec![(before as i64, after as i64)])).build(rngs),
             lengths: config.position_layers.is_none().then(|| ones_dtype([kernel, 1, 1], rngs.policy().param_dtype)),
@@ -306,6 +315,13 @@ impl PositionConv {
         }
         let x = conv.forward(x);
         self.activation.apply(self.norm.iter().fold(x, |x, norm| norm.forward(x)))
+    }
+}
+
+impl SoundEncoderConfig {
+    /// Returns `true` if the blocks read several frames as one, and another layer computes all frames again, as in SEW.
+    fn has_expansion(&self) -> bool {
+        self.squeeze_factor > 1
     }
 }
 
@@ -358,7 +374,7 @@ impl SoundEncoder {
         SoundEncoder {
             convolutions,
             projection_norm: config.norms_projection.then(|| norm(last, rngs)),
-            projection: Linear::new(last, features, rngs),
+            projection: (config.squeeze_factor == 1 || last != features).then(|| Linear::new(last, features, rngs)),
             mask: config.has_mask.then(|| zeros_dtype([features], dtype)),
             positions,
             norm: config.norms_frames.then(|| norm(features, rngs)),
@@ -367,6 +383,11 @@ impl SoundEncoder {
             gates,
             adapters: adapters.unwrap_or_default(),
             max_distance: config.distances.map_or(0, |distances| distances.max_distance),
+            expansion: config
+                .has_expansion()
+                .then(|| Linear::new(features, features.saturating_mul(config.squeeze_factor), rngs)),
+            expansion_act: config.conv_act,
+            squeeze_factor: config.squeeze_factor,
             projector,
             head,
             pre_norms: config.pre_norms,
@@ -394,7 +415,7 @@ impl SoundEncoder {
         };
         let x = self.convolutions.iter().fold(x, |x, layer| layer.forward(x));
         let x = self.projection_norm.iter().fold(x, |x, norm| norm.forward(x));
-        let x = self.projection.forward(x);
+        let x = self.projection.iter().fold(x, |x, layer| layer.forward(x));
         let mask = options.mask().map(|mask| self.frame_mask(mask, x.shape()[1]));
         let x = match &mask {
             Some(mask) => where_(mask.expand_dims(-1), &x, zeros_like(&x)),
@@ -406,7 +427,10 @@ impl SoundEncoder {
             return self.frame_adapter.iter().fold(x, |x, adapter| adapter.forward(x, mask.as_ref()));
         }
         let normed = |x: Array| self.norm.iter().fold(x, |x, norm| norm.forward(x));
-        let x = &x + self.positions.iter().fold(x.clone(), |x, layer| layer.forward(x));
+        let frames = x.shape()[1];
+        let positions = self.positions.iter().fold(x.clone(), |x, layer| layer.forward(x));
+        let (x, mask) = self.squeezed(x, mask);
+        let x = &x + positions.get((.., ..x.shape()[1]));
         let x = if self.pre_norms { x } else { normed(x) };
         let attention = mask
             .iter()
@@ -425,14 +449,37 @@ impl SoundEncoder {
             let x = block.forward(x, bias.into_iter().fold(attention.clone(), AttentionOptions::bias), self.pre_norms);
             self.adapters.get(index).into_iter().fold(x, |x, adapter| adapter.forward(x))
         });
-        if self.pre_norms { normed(x) } else { x }
+        let x = if self.pre_norms { normed(x) } else { x };
+        self.expansion.iter().fold(x, |x, layer| self.expanded(layer, &x, frames))
+    }
+
+    /// Replaces groups of neighboring frames by their means, and the mask by the masks of groups that have a frame without padding.
+    /// A group at the end that is not full has no effect.
+    fn squeezed(&self, x: Array, mask: Option<Array>) -> (Array, Option<Array>) {
+        let (&[batch, frames, features], size) = (x.shape(), self.squeeze_factor) else { return (x, mask) };
+        if size == 1 {
+            return (x, mask);
+        }
+        let groups = frames / size;
+        let means = x.get((.., ..groups * size)).reshape([batch, groups, size, features]).mean(2);
+        let mask = mask.map(|mask| mask.get((.., ..groups * size)).reshape([batch, groups, size]).any(2));
+        (means, mask)
+    }
+
+    /// Computes the features of all frames from the features of groups. Frames that belong to no group have zeros.
+    fn expanded(&self, layer: &Linear, x: &Array, frames: usize) -> Array {
+        let x = self.expansion_act.apply(layer.forward(x));
+        let (batch, features) = (x.shape()[0], x.shape()[2] / self.squeeze_factor);
+        let x = x.reshape([batch, x.shape()[1] * self.squeeze_factor, features]);
+        let missing = frames.saturating_sub(x.shape()[1]);
+        pad(x, vec![(0, 0), (0, missing), (0, 0)], PadMode::Constant(0.0))
     }
 
     /// Returns an error if the sound has another shape, or is shorter than a frame.
     fn check_sound(&self, sound: &Array) -> Result<()> {
         sound.check()?;
         if self.convolutions.is_empty() {
-            let features = self.projection.kernel.shape()[0];
+            let features = self.projection.as_ref().map_or(0, |layer| layer.kernel.shape()[0]);
             if sound.ndim() == 3 && sound.shape()[2] == features && sound.shape()[1] > 0 {
                 return self.frame_adapter.iter().try_for_each(|adapter| adapter.check(sound.shape()[1]));
             }
@@ -446,11 +493,9 @@ impl SoundEncoder {
                 help,
             ));
         };
-        let frame = self
-            .convolutions
-            .iter()
-            .rev()
-            .fold(1usize, |frame, layer| (frame - 1).saturating_mul(layer.stride).saturating_add(layer.kernel));
+        let frame = self.convolutions.iter().rev().fold(self.squeeze_factor, |frame, layer| {
+            (frame - 1).saturating_mul(layer.stride).saturating_add(layer.kernel)
+        });
         if samples >= frame {
             Ok(())
         } else {

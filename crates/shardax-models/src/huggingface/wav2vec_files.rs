@@ -11,7 +11,7 @@ use super::wav2vec::{
 use super::{Config, KeyMap, Layout, Pretrained, known_type};
 
 /// The supported model types.
-pub(super) const KNOWN: [&str; 8] = [
+pub(super) const KNOWN: [&str; 9] = [
     "wav2vec2",
     "hubert",
     "wavlm",
@@ -20,7 +20,11 @@ pub(super) const KNOWN: [&str; 8] = [
     "data2vec-audio",
     "wav2vec2-conformer",
     "wav2vec2-bert",
+    SEW,
 ];
+
+/// The type whose blocks read several frames as one.
+const SEW: &str = "sew";
 
 impl Pretrained for SoundEncoder {
     type Architecture = SoundEncoderConfig;
@@ -63,6 +67,7 @@ impl Pretrained for SoundEncoder {
                 || fields.number("mask_feature_prob")? > 0.0,
             input_features: if is_bert { Some(fields.size("feature_projection_input_dim")?) } else { None },
             norms_frames: !is_bert,
+            squeeze_factor: if kind == SEW { squeeze_factor(&fields)? } else { 1 },
             frame_adapter: if is_bert && fields.flag("add_adapter")? { Some(frame_adapter(&fields)?) } else { None },
             conformer,
             head: head(&fields)?,
@@ -126,6 +131,9 @@ impl Pretrained for SoundEncoder {
             matrices.push(("convolution", inputs, convolution.features));
             before = convolution.features;
         }
+        if config.squeeze_factor > 1 {
+            matrices.push(("layer after the blocks", features, features.saturating_mul(config.squeeze_factor)));
+        }
         match config.head {
             SoundHead::None => {}
             SoundHead::Letters(count) => matrices.push((
@@ -141,6 +149,16 @@ impl Pretrained for SoundEncoder {
         let positions = config.position_layers.unwrap_or(1);
         let layers = config.num_hidden_layers.saturating_add(config.convolutions.len()).saturating_add(positions);
         (layers, matrices)
+    }
+}
+
+/// Reads the number of frames that the blocks of SEW read as one.
+fn squeeze_factor(fields: &Fields) -> Result<usize> {
+    match fields.size("squeeze_factor")? {
+        // The class would have a layer after the blocks that shardax-models does not have.
+        1 => Err(fields.error("field `squeeze_factor` is 1, which is not supported")),
+        factor if factor > 1 << 16 => Err(fields.error(format!("field `squeeze_factor` is {factor}"))),
+        factor => Ok(factor),
     }
 }
 
@@ -276,12 +294,17 @@ fn keys(fields: &Fields, kind: &str, config: &SoundEncoderConfig) -> Result<KeyM
     let prefix = if name.ends_with("Model") { "" } else { base.as_str() };
     let layer = format!("{prefix}encoder.layers.*");
     let sample = format!("{prefix}feature_extractor.conv_layers.*");
+    let (norm, projection) = match kind {
+        SEW => ("layer_norm", "feature_projection"),
+        _ => ("feature_projection.layer_norm", "feature_projection.projection"),
+    };
     let keys = KeyMap::new()
         .conv("convolutions[*].conv", &format!("{sample}.conv"))
         .norm("convolutions[*].norm", &format!("{sample}.layer_norm"))
         .norm("convolutions[*].feature_norm", &format!("{sample}.layer_norm"))
-        .norm("projection_norm", &format!("{prefix}feature_projection.layer_norm"))
-        .linear("projection", &format!("{prefix}feature_projection.projection"))
+        .norm("projection_norm", &format!("{prefix}{norm}"))
+        .linear("projection", &format!("{prefix}{projection}"))
+        .linear("expansion", &format!("{prefix}encoder.upsample.projection"))
         .array("mask", format!("{prefix}masked_spec_embed"), Layout::Same)
         // The names before PyTorch 2.
         .alias("conv.parametrizations.weight.original0", "conv.weight_g")

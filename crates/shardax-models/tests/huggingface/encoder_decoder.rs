@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use shardax_models::{
-    BertOptions, Config, EncoderDecoder, Florence, GenerateOptions, LoadOptions, Pretrained, log_mel,
+    BertOptions, Config, EncoderDecoder, EncoderDecoderPositions, Florence, GenerateOptions, LoadOptions, Pretrained,
+    log_mel,
 };
 use shardax_nn::prelude::*;
 
@@ -14,7 +15,7 @@ use super::{alike, case, folder, quick, rows, setup};
 /// Returns the inputs of a case in the layout of the model, and the options with the mask of tokens.
 fn inputs(case: &impl Fn(&str) -> Result<Array>) -> Result<(Array, BertOptions)> {
     Ok(match case("attention_mask") {
-        Ok(mask) => (case("input_ids")?, BertOptions::new().attention_mask(mask)),
+        Ok(mask) => (case("input_ids").or_else(|_| case("input_values"))?, BertOptions::new().attention_mask(mask)),
         Err(_) => match case("pixel_values") {
             Ok(images) => (images, BertOptions::new()),
             // transformers stores the bands before the frames.
@@ -53,14 +54,16 @@ const OTHERS: [(&str, i32); 7] = [
     ("donut_small", 3),
 ];
 
+/// Models that read samples of sound, and the token that starts a text.
+const SAMPLES: [(&str, i32); 2] = [("moonshine", 1), ("moonshine_biases", 1)];
+
 fn forward(model: EncoderDecoder, inputs: Array, mask: Option<Array>, targets: Array) -> Array {
     let options = mask.into_iter().fold(BertOptions::new(), BertOptions::attention_mask);
     model.forward(inputs, targets, &options)
 }
 
-#[test]
-fn encoder_decoders_have_the_logits_of_transformers() -> Result<()> {
-    setup();
+/// Compares the logits of a model, computed at once and in two steps.
+fn check_logits(name: &str) -> Result<()> {
     let decode = jit(|mut model: EncoderDecoder, inputs: Array, mask: Option<Array>, targets: Array| {
         let options = mask.into_iter().fold(BertOptions::new(), BertOptions::attention_mask);
         let input = model.attend_to(model.encode(inputs, &options), &options);
@@ -68,15 +71,19 @@ fn encoder_decoders_have_the_logits_of_transformers() -> Result<()> {
         let first = model.decode(targets.get((.., ..3)), &input);
         concatenate(&[first, model.decode(targets.get((.., 3..)), &input)], 1)
     });
-    for (name, _) in TEXTS.into_iter().chain(OTHERS).step_by(quick::one_of(7)) {
-        let (case, model) = (case(name)?, EncoderDecoder::from_pretrained(folder(name))?);
-        let (inputs, _) = inputs(&case)?;
-        let arguments = (&model, &inputs, case("attention_mask").ok(), case("decoder_input_ids")?);
-        let logits = jit(forward).call(arguments.clone())?;
-        alike(name, &logits, &case("logits")?)?;
-        alike(name, &decode.call(arguments)?, &case("logits")?)?;
-    }
-    Ok(())
+    let (case, model) = (case(name)?, EncoderDecoder::from_pretrained(folder(name))?);
+    let (inputs, _) = inputs(&case)?;
+    let arguments = (&model, &inputs, case("attention_mask").ok(), case("decoder_input_ids")?);
+    let logits = jit(forward).call(arguments.clone())?;
+    alike(name, &logits, &case("logits")?)?;
+    alike(name, &decode.call(arguments)?, &case("logits")?)
+}
+
+#[test]
+fn encoder_decoders_have_the_logits_of_transformers() -> Result<()> {
+    setup();
+    let mut models = TEXTS.into_iter().chain(OTHERS).step_by(quick::one_of(7));
+    models.try_for_each(|(name, _)| check_logits(name))
 }
 
 /// With padding, and with and without tokens that see all tokens.
@@ -102,23 +109,30 @@ fn led_has_the_logits_of_transformers() -> Result<()> {
     Ok(())
 }
 
+/// Compares the tokens that a model writes after `start`.
+fn check_tokens((name, start): (&str, i32)) -> Result<()> {
+    let (case, model) = (case(name)?, EncoderDecoder::from_pretrained(folder(name))?);
+    let ((inputs, _), expected) = (inputs(&case)?, rows(&case("generated")?)?);
+    let write = |options: &GenerateOptions| match case("attention_mask") {
+        Ok(mask) => model.generate_masked(&inputs, mask, &[start], options),
+        Err(_) => model.generate(&inputs, &[start], options),
+    };
+    assert_eq!(write(&GenerateOptions::new(6))?, expected, "{name}");
+    // Each text ends with its first stop token.
+    let stop = expected[0][2];
+    let until = |row: &Vec<i32>| row[..row.iter().position(|t| *t == stop).map_or(row.len(), |at| at + 1)].to_vec();
+    let written = write(&GenerateOptions::new(6).stop_tokens([stop]))?;
+    assert_eq!(written, expected.iter().map(until).collect::<Vec<_>>(), "{name}");
+    Ok(())
+}
+
 #[test]
 fn encoder_decoders_write_the_tokens_of_transformers() -> Result<()> {
     setup();
     // A slice has other models than the test above.
-    for (name, start) in TEXTS.into_iter().chain(OTHERS).skip(quick::one_of(5) - 1).step_by(quick::one_of(9)) {
-        let (case, model) = (case(name)?, EncoderDecoder::from_pretrained(folder(name))?);
-        let ((inputs, _), expected) = (inputs(&case)?, rows(&case("generated")?)?);
-        let write = |options: &GenerateOptions| match case("attention_mask") {
-            Ok(mask) => model.generate_masked(&inputs, mask, &[start], options),
-            Err(_) => model.generate(&inputs, &[start], options),
-        };
-        assert_eq!(write(&GenerateOptions::new(6))?, expected, "{name}");
-        // Each text ends with its first stop token.
-        let stop = expected[0][2];
-        let until = |row: &Vec<i32>| row[..row.iter().position(|t| *t == stop).map_or(row.len(), |at| at + 1)].to_vec();
-        let written = write(&GenerateOptions::new(6).stop_tokens([stop]))?;
-        assert_eq!(written, expected.iter().map(until).collect::<Vec<_>>(), "{name}");
+    let models = TEXTS.into_iter().chain(OTHERS).skip(quick::one_of(5) - 1).step_by(quick::one_of(9));
+    for model in models {
+        check_tokens(model)?;
     }
     let model = EncoderDecoder::from_pretrained(folder("whisper"))?;
     let features = zeros([1, 20, 8]);
@@ -126,6 +140,52 @@ fn encoder_decoders_write_the_tokens_of_transformers() -> Result<()> {
     fails(model.generate(&features, &[33], &GenerateOptions::new(2)), &["[33]", "33 of the model"]);
     fails(model.generate(&features, &[3], &GenerateOptions::new(17)), &["do not fit", "16 positions"]);
     fails(model.generate(zeros([1, 24, 8]), &[3], &GenerateOptions::new(2)), &["12 tokens", "10 positions"]);
+    Ok(())
+}
+
+#[test]
+fn texts_of_samples_equal_transformers() -> Result<()> {
+    setup();
+    for (name, start) in SAMPLES {
+        check_logits(name)?;
+        check_tokens((name, start))?;
+        save_again::<EncoderDecoder>(name, &Folder::new().join(name))?;
+    }
+    Ok(())
+}
+
+/// The configurations of Moonshine, and sound that is too short.
+#[test]
+fn moonshine_rejects_other_sizes() -> Result<()> {
+    setup();
+    let model = EncoderDecoder::from_pretrained(folder("moonshine"))?;
+    fails(model.encode(zeros([1, 894]), &BertOptions::new()).check(), &["at least 895 samples", "[1, 894]"]);
+    assert_eq!(model.encode(zeros([1, 895]), &BertOptions::new()).shape(), [1, 1, 32]);
+    fails(model.encode(zeros([1, 9, 9]), &BertOptions::new()).check(), &["[batch, samples]", "[1, 9, 9]"]);
+    let read = |fields: &str| {
+        let text = format!(r#"{{"model_type": "moonshine"{fields}}}"#);
+        EncoderDecoder::read(&Config::from_json(&text)?).map(|(read, _)| read)
+    };
+    // The fields of a published model.
+    let tiny = read(
+        r#", "architectures": ["MoonshineForConditionalGeneration"], "attention_bias": false, "attention_dropout": 0.0,
+        "bos_token_id": 1, "decoder_hidden_act": "silu", "decoder_num_attention_heads": 8, "decoder_num_hidden_layers": 6,
+        "decoder_num_key_value_heads": 8, "decoder_start_token_id": 1, "encoder_hidden_act": "gelu",
+        "encoder_num_attention_heads": 8, "encoder_num_hidden_layers": 6, "encoder_num_key_value_heads": 8, "eos_token_id": 2,
+        "hidden_size": 288, "initializer_range": 0.02, "intermediate_size": 1152, "is_encoder_decoder": true,
+        "max_position_embeddings": 194, "pad_head_dim_to_multiple_of": 8, "partial_rotary_factor": 0.9, "rope_scaling": null,
+        "rope_theta": 10000.0, "torch_dtype": "float32", "use_cache": true, "vocab_size": 32768"#,
+    )?;
+    assert_eq!(tiny.positions, EncoderDecoderPositions::Rotary { base: 10_000.0, features: 32 });
+    for (fields, words) in [
+        (r#", "decoder_num_attention_heads": 4"#, "`decoder_num_attention_heads` must be 8"),
+        (r#", "encoder_num_key_value_heads": 4"#, "`encoder_num_key_value_heads` must be 8"),
+        (r#", "hidden_size": 100"#, "does not divide hidden_size"),
+        (r#", "rope_scaling": {"rope_type": "linear", "factor": 2.0}"#, "rotary positions are scaled"),
+        (r#", "architectures": ["MoonshineModel"]"#, "does not generate text"),
+    ] {
+        fails(read(fields), &[words]);
+    }
     Ok(())
 }
 
@@ -158,6 +218,7 @@ pub(super) fn save_all(to: &Path) -> Result<()> {
     TEXTS
         .into_iter()
         .chain(OTHERS)
+        .chain(SAMPLES)
         .chain([("led", 3)])
         .try_for_each(|(name, _)| save_again::<EncoderDecoder>(name, &to.join(name)))
 }

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use shardax_models::huggingface::{SegformerHead, SwinVersion};
 use shardax_models::{
-    BertOptions, ChineseClip, Clip, Config, ConvNext, DepthEstimator, Detr, LoadOptions, MobileNet, MobileVit, Owl,
-    PoolFormer, Pretrained, Resnet, Sam, Segformer, Siglip, Swin, Vit, VitPose, Yolos,
+    BertOptions, ChineseClip, Clip, Config, ConvNext, DepthEstimator, Detr, Glpn, LoadOptions, MobileNet, MobileVit,
+    Owl, PoolFormer, Pretrained, Resnet, Sam, Segformer, Siglip, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -188,6 +188,42 @@ fn models_of_stages_have_the_results_of_transformers() -> Result<()> {
 }
 
 #[test]
+fn depths_of_glpn_equal_transformers() -> Result<()> {
+    setup();
+    for name in GLPNS {
+        compare_stages(name, |model: Glpn, images| model.forward(images))?;
+    }
+    let model = Glpn::from_pretrained(folder("glpn"))?;
+    fails(model.forward(zeros([1, 3, 32, 32])).check(), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
+    fails(model.forward(zeros([1, 36, 32, 3])).check(), &["[1, 9, 8, 6]", "[1, 10, 8, 6]", "multiples of 32"]);
+    let read = |fields: &str| {
+        let text = format!(r#"{{"model_type": "glpn"{fields}}}"#);
+        Glpn::read(&Config::from_json(&text)?).map(|(read, _)| read)
+    };
+    // The fields of a published model.
+    let kitti = read(
+        r#", "architectures": ["GLPNForDepthEstimation"], "attention_probs_dropout_prob": 0.0, "decoder_hidden_size": 64,
+        "depths": [3, 8, 27, 3], "downsampling_rates": [1, 4, 8, 16], "drop_path_rate": 0.1, "head_in_index": -1,
+        "hidden_act": "gelu", "hidden_dropout_prob": 0.0, "hidden_sizes": [64, 128, 320, 512], "image_size": 224,
+        "initializer_range": 0.02, "layer_norm_eps": 1e-06, "max_depth": 80, "mlp_ratios": [4, 4, 4, 4],
+        "num_attention_heads": [1, 2, 5, 8], "num_channels": 3, "num_encoder_blocks": 4, "patch_sizes": [7, 3, 3, 3],
+        "sr_ratios": [8, 4, 2, 1], "strides": [4, 2, 2, 2], "torch_dtype": "float32""#,
+    )?;
+    assert_eq!((kitti.head_index, kitti.max_depth), (3, 80.0));
+    for (fields, words) in [
+        (r#", "head_in_index": 4"#, "`head_in_index` is 4"),
+        (r#", "decoder_hidden_size": 1"#, "`decoder_hidden_size` must be at least 2"),
+        (r#", "architectures": ["GLPNModel"]"#, "\"GLPNModel\""),
+    ] {
+        fails(read(fields), &[words]);
+    }
+    Ok(())
+}
+
+/// Models of depths with the encoder of SegFormer.
+const GLPNS: [&str; 2] = ["glpn", "glpn_inner"];
+
+#[test]
 fn depths_equal_transformers() -> Result<()> {
     setup();
     for name in DEPTHS.into_iter().step_by(one_of(2)) {
@@ -318,6 +354,7 @@ pub(super) fn save_all(to: &Path, every: usize) -> Result<()> {
     save::<Sam>(&["sam"], to, every)?;
     save::<Owl>(&OWLS, to, every)?;
     save::<VitPose>(&["vitpose"], to, every)?;
+    save::<Glpn>(&GLPNS, to, every)?;
     save::<DepthEstimator>(&DEPTHS, to, every)
 }
 

@@ -16,7 +16,7 @@ fn forward(model: SoundEncoder, sound: Array, mask: Array) -> Array {
 }
 
 /// Encoders of samples.
-const SOUNDS: [&str; 19] = [
+const SOUNDS: [&str; 22] = [
     "wav2vec2",
     "wav2vec2_classes",
     "wav2vec2_model",
@@ -36,6 +36,9 @@ const SOUNDS: [&str; 19] = [
     "wav2vec2_bert_adapter",
     "wav2vec2_bert_model",
     "wav2vec2_bert_classes",
+    "sew",
+    "sew_classes",
+    "sew_model",
 ];
 
 /// Encoders of spectrograms.
@@ -85,6 +88,8 @@ fn encoders_of_sound_have_the_results_of_transformers() -> Result<()> {
     ] {
         fails(read(fields), &[words]);
     }
+    let model = SoundEncoder::from_pretrained(folder("sew"))?;
+    fails(model.forward(zeros([1, 24]), &BertOptions::new()).check(), &["24 samples", "a frame of 25"]);
     let model = SoundEncoder::from_pretrained(folder("hubert"))?;
     let (sound, mask) = (case("hubert")?("input_values")?, ones([2, 400]));
     let unmasked = model.forward(&sound, &BertOptions::new());
@@ -195,6 +200,7 @@ fn configurations_of_sound_load_or_say_why() -> Result<()> {
         (r#""model_type": "wav2vec2", "feat_extract_norm": "batch""#, "`feat_extract_norm` \"batch\""),
         (r#""model_type": "wav2vec2", "num_conv_pos_embedding_groups": 5"#, "does not divide hidden_size"),
         (r#""model_type": "wav2vec2", "architectures": ["Wav2Vec2ForXVector"]"#, "\"Wav2Vec2ForXVector\""),
+        (r#""model_type": "sew", "squeeze_factor": 1"#, "`squeeze_factor` is 1, which is not supported"),
         (r#""model_type": "hubert", "conv_pos_batch_norm": true"#, "`conv_pos_batch_norm` is true"),
         (
             r#""model_type": "hubert", "architectures": ["HubertForSequenceClassification"], "use_weighted_layer_sum": true"#,

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use shardax_models::huggingface::Weights;
 use shardax_models::{
     Adapter, Bert, BertOptions, ChineseClip, Clip, Config, ConvNext, Deberta, Decoder, DepthEstimator, Detr,
-    EncoderDecoder, MobileBert, MobileNet, MobileVit, ModernBert, Owl, PoolFormer, Pretrained, Resnet, RtDetr, Sam,
-    SamPrompts, Segformer, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
+    EncoderDecoder, Glpn, MobileBert, MobileNet, MobileVit, ModernBert, Owl, PoolFormer, Pretrained, Resnet, RtDetr,
+    Sam, SamPrompts, Segformer, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -64,10 +64,15 @@ fn difference(folder: &Path) -> Result<f32> {
             let model = SpectrogramEncoder::from_pretrained(folder)?;
             jit(|model: SpectrogramEncoder, x: Array| model.forward(x)).call((&model, case.get("input_values")?))?
         }
-        "wav2vec2" | "hubert" | "wavlm" | "unispeech" | "unispeech-sat" | "data2vec-audio" | "wav2vec2-conformer" => {
+        "wav2vec2" | "hubert" | "wavlm" | "unispeech" | "unispeech-sat" | "data2vec-audio" | "wav2vec2-conformer"
+        | "sew" => {
             let model = SoundEncoder::from_pretrained(folder)?;
             jit(|model: SoundEncoder, sound: Array| model.forward(sound, &BertOptions::new()))
                 .call((&model, case.get("input_values")?))?
+        }
+        "moonshine" => {
+            let model = EncoderDecoder::from_pretrained(folder)?;
+            jit(forward).call((&model, case.get("input_values")?, case.get("decoder_input_ids")?))?
         }
         "vision-encoder-decoder" | "blip" => {
             let (model, images) = (EncoderDecoder::from_pretrained(folder)?, case.get("pixel_values")?);
@@ -160,6 +165,10 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
         "vitpose" => {
             let model = VitPose::from_pretrained(folder)?;
             jit(|model: VitPose, images: Array| model.forward(images)).call((&model, images))
+        }
+        "glpn" => {
+            let model = Glpn::from_pretrained(folder)?;
+            jit(|model: Glpn, images: Array| model.forward(images)).call((&model, images))
         }
         "depth_anything" | "dpt" => {
             let model = DepthEstimator::from_pretrained(folder)?;
