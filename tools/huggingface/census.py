@@ -38,7 +38,7 @@ KNOWN = {
     "huggingface/deberta.rs": [r'has_type\("[^)]*\)', r"check_type\([^)]*\)"],
     "huggingface/modernbert.rs": [r"check_type\([^)]*\)"],
     "huggingface/clip.rs": [r"let is_meta = .*?;"],
-    "huggingface/chinese_clip.rs": [r"check_type\([^)]*\)"],
+    "huggingface/chinese_clip.rs": [r"const KNOWN.*?\];"],
     "huggingface/siglip.rs": [r"let any_size = .*?;"],
     "encoder_decoder/read.rs": [r"const KNOWN.*?\];"],
 }

@@ -101,16 +101,23 @@ CHINESE = {"text_config": {"vocab_size": VOCABULARY, "max_position_embeddings": 
            "vision_config": {"image_size": 8, "patch_size": 4, **SIZES, "hidden_size": 24}, "projection_dim": 10}
 
 
-def chinese_clip():
+ALT = {"text_config": {"vocab_size": VOCABULARY, "max_position_embeddings": 12, "pad_token_id": 1, "project_dim": 14, **SIZES},
+       "vision_config": CHINESE["vision_config"], "projection_dim": 10}
+
+
+def chinese_clip(name="chinese_clip", kind="ChineseCLIP", config=CHINESE):
     """With padding."""
-    model = transformers.ChineseCLIPModel(transformers.ChineseCLIPConfig(**CHINESE))
+    model = getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**config))
     randomize(model)
     mask = torch.tensor([[1] * 7, [1] * 4 + [0] * 3, [1] * 6 + [0]])
     tokens, images = torch.randint(3, VOCABULARY, (3, 7)), torch.randn(2, 3, 8, 8)
+    if kind == "AltCLIP":
+        # Positions of padding are not counted.
+        tokens = tokens.where(mask.bool(), 1)
     with torch.no_grad():
         output = model(input_ids=tokens, pixel_values=images, attention_mask=mask)
     names = ["logits_per_image", "text_embeds", "image_embeds"]
-    written("chinese_clip", model, {"input_ids": tokens, "attention_mask": mask, "pixel_values": images, **{name: output[name] for name in names}})
+    written(name, model, {"input_ids": tokens, "attention_mask": mask, "pixel_values": images, **{name: output[name] for name in names}})
 
 
 def dinov2(name="dinov2", kind="Dinov2ForImageClassification", **options):
@@ -607,8 +614,8 @@ def sound(name, kind, is_masked=True, **options):
     written(name, model, {"input_values": samples, "attention_mask": mask, "logits": logits})
 
 
-MOONSHINE = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 24, "encoder_num_hidden_layers": 2, "decoder_num_hidden_layers": 3,
-             "encoder_num_attention_heads": 4, "decoder_num_attention_heads": 4}
+MOONSHINE = {"vocab_size": VOCABULARY, "hidden_size": 24, "intermediate_size": 24, "encoder_num_hidden_layers": 2, "decoder_num_hidden_layers": 3,
+             "encoder_num_attention_heads": 2, "decoder_num_attention_heads": 2}
 
 
 def moonshine(name, **options):
@@ -740,6 +747,7 @@ CASES = {
     # The number that means something else in CLIP's class.
     "metaclip_2": lambda: clip("metaclip_2", end=2, kind="MetaClip2"),
     "chinese_clip": chinese_clip,
+    "altclip": lambda: chinese_clip("altclip", "AltCLIP", ALT),
     "clipseg": lambda: clipseg("clipseg"),
     "clipseg_pixels": lambda: clipseg("clipseg_pixels", use_complex_transposed_convolution=True, conditional_layer=1),
     "dinov2": dinov2,
@@ -858,7 +866,7 @@ CASES = {
     "whisper": whisper,
     # With a head of which a part is rotated, and with biases.
     "moonshine": lambda: moonshine("moonshine"),
-    "moonshine_biases": lambda: moonshine("moonshine_biases", attention_bias=True, tie_word_embeddings=False, pad_head_dim_to_multiple_of=8,
+    "moonshine_biases": lambda: moonshine("moonshine_biases", hidden_size=32, encoder_num_attention_heads=4, decoder_num_attention_heads=4, attention_bias=True, tie_word_embeddings=False, pad_head_dim_to_multiple_of=8,
                                           rope_parameters={"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5}),
     "mel": mel,
     "spectrogram": lambda: spectrogram("spectrogram", "ASTForAudioClassification"),

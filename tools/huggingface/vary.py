@@ -20,7 +20,7 @@ from transformers import (AutoConfig, AutoModel, AutoModelForAudioClassification
                           AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoModelForZeroShotImageClassification)
 
 from defaults import defaults
-from towers import AST, BLIP, CHINESE, MOBILEVIT, RT_DETR, RT_DETR_IMAGES, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DONUT, DPT, DPT_ENCODER, LED, MOONSHINE, OWL, SAM, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS, random_tables
+from towers import ALT, AST, BLIP, CHINESE, MOBILEVIT, RT_DETR, RT_DETR_IMAGES, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DONUT, DPT, DPT_ENCODER, LED, MOONSHINE, OWL, SAM, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS, random_tables
 from generate import DISTANCES, DISTILLED, FAMILIES, DECODER, GPT, KV, MODERN, SIZES, TEXTS as PUBLISHED, VOCABULARY, class_of_texts, randomize, sizes_of
 
 transformers.logging.set_verbosity_error()
@@ -141,6 +141,7 @@ TOWERS["vision-encoder-decoder"] = {"encoder": {"model_type": "vit", "image_size
 TOWERS["sam"] = SAM
 TOWERS["blip"] = BLIP
 TOWERS["owlvit"] = TOWERS["owlv2"] = {"text_config": {**OWL["text_config"], "eos_token_id": 31}, "vision_config": OWL["vision_config"], "projection_dim": 16}
+TOWERS["altclip"] = ALT
 TOWERS["chinese_clip"] = {key: value for key, value in CHINESE.items() if isinstance(value, dict)}
 # The types of parts whose names differ from the names of their fields.
 PART_TYPES = {"prompt_encoder_config": "sam_prompt_encoder", "mask_decoder_config": "sam_mask_decoder"}

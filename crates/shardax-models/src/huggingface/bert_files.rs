@@ -78,11 +78,11 @@ impl Pretrained for Bert {
     }
 }
 
-/// Reads the fields of a BERT that is the encoder of texts in another model, which has no head and no pooling layer. Also returns the names
-/// of its arrays.
-pub(super) fn read_part(fields: &Fields) -> Result<(BertConfig, KeyMap)> {
-    let read = read(fields, "bert", Some(BertHead::None))?;
-    let keys = keys("bert", &read);
+/// Reads the fields of an encoder of texts in another model, which has no head and no pooling layer. `kind` is its type, such as
+/// `bert`. Also returns the names of its arrays.
+pub(super) fn read_part(fields: &Fields, kind: &str) -> Result<(BertConfig, KeyMap)> {
+    let read = read(fields, kind, Some(BertHead::None))?;
+    let keys = keys(kind, &read);
     Ok((read, keys))
 }
 

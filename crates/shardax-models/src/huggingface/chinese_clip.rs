@@ -1,4 +1,4 @@
-//! Chinese CLIP, whose encoder of texts is a BERT.
+//! Chinese CLIP and AltCLIP, whose encoders of texts are BERT and XLM-RoBERTa.
 
 use shardax_nn::prelude::*;
 
@@ -6,7 +6,7 @@ use super::bert_files::read_part;
 use super::clip::{ImageSide, blocks, image_keys, patches, projection, similarities, tower, tower_norm};
 use super::encoder::EncoderBlock;
 use super::patches::Patches;
-use super::{Bert, BertConfig, BertOptions, ClipTower, Config, KeyMap, Pretrained, check_type};
+use super::{Bert, BertConfig, BertOptions, ClipTower, Config, KeyMap, Pretrained, known_type};
 use crate::ranks::allow_any_ranks;
 use crate::shardings::first_token;
 
@@ -25,13 +25,18 @@ pub struct ChineseClipConfig {
     pub num_channels: usize,
     /// The number of features of the results, for texts and for images.
     pub projection_dim: usize,
+    /// The features of the layer after the encoder of texts, if there is one, as in AltCLIP.
+    pub transformed_features: Option<usize>,
 }
 
-/// Chinese CLIP ([Yang et al. 2022](https://arxiv.org/abs/2211.01335)), which compares Chinese texts with images. The model type is
-/// `chinese_clip`.
+/// Chinese CLIP ([Yang et al. 2022](https://arxiv.org/abs/2211.01335)), which compares Chinese texts with images, and AltCLIP
+/// ([Chen et al. 2022](https://arxiv.org/abs/2211.06679)), which compares texts of several languages. The model type is `chinese_clip`
+/// or `altclip`.
 #[derive(Module, Clone, Debug)]
 pub struct ChineseClip {
     text: Bert,
+    /// The norm and the layer after the encoder of texts.
+    transformation: Option<(LayerNorm, Linear)>,
     text_projection: Linear,
     patches: Patches,
     first_norm: LayerNorm,
@@ -42,15 +47,26 @@ pub struct ChineseClip {
     logit_scale: Array,
 }
 
+/// The supported model types.
+pub(super) const KNOWN: [&str; 2] = ["chinese_clip", "altclip"];
+
 impl Pretrained for ChineseClip {
     type Architecture = ChineseClipConfig;
 
     fn read(config: &Config) -> Result<(ChineseClipConfig, KeyMap)> {
         let fields = config.fields();
-        check_type(&fields, "chinese_clip")?;
-        let text_fields = fields.model("text_config", "chinese_clip_text_model")?;
-        let vision = fields.model("vision_config", "chinese_clip_vision_model")?;
-        let (text, text_keys) = read_part(&text_fields)?;
+        let is_alt = known_type(&fields, &KNOWN)? == "altclip";
+        let (text_type, vision_type, kind, prefix) = match is_alt {
+            true => ("altclip_text_model", "altclip_vision_model", "roberta", "text_model.roberta."),
+            false => ("chinese_clip_text_model", "chinese_clip_vision_model", "bert", "text_model."),
+        };
+        // If AltCLIP has these fields, they replace the others.
+        if is_alt && (fields.has("text_config_dict") || fields.has("vision_config_dict")) {
+            return Err(fields.error("`text_config_dict` and `vision_config_dict` are not supported"));
+        }
+        let text_fields = fields.model("text_config", text_type)?;
+        let vision = fields.model("vision_config", vision_type)?;
+        let (text, text_keys) = read_part(&text_fields, kind)?;
         let read = ChineseClipConfig {
             text,
             vision: tower(&vision)?,
@@ -58,6 +74,7 @@ impl Pretrained for ChineseClip {
             patch_size: vision.size("patch_size")?,
             num_channels: vision.size("num_channels")?,
             projection_dim: fields.size("projection_dim")?,
+            transformed_features: if is_alt { Some(text_fields.size("project_dim")?) } else { None },
         };
         vision.divides(("patch_size", read.patch_size), ("image_size", read.image_size))?;
         // The initial value for training, and copies of both objects in older files, which no class reads.
@@ -65,16 +82,26 @@ impl Pretrained for ChineseClip {
         for part in [&fields, &text_fields, &vision] {
             part.finish()?;
         }
-        let keys = text_keys.inside("text.", "text_model.").linear("text_projection", "text_projection");
-        Ok((read, keys.ignore("text_model.pooler.**").and(image_keys())))
+        let keys = text_keys
+            .inside("text.", prefix)
+            .linear("text_projection", "text_projection")
+            .norm("transformation.0", "text_model.pre_LN")
+            .linear("transformation.1", "text_model.transformation");
+        Ok((read, keys.ignore(&format!("{prefix}pooler.**")).and(image_keys())))
     }
 
     fn make(config: &ChineseClipConfig, rngs: &mut Rngs) -> Result<Self> {
         let vision = &config.vision;
+        let features = config.text.hidden_size;
+        let transformed = config.transformed_features.unwrap_or(features);
         let sizes = [config.num_channels, vision.hidden_size, config.image_size, config.patch_size];
         Ok(ChineseClip {
             text: Bert::make(&config.text, rngs)?,
-            text_projection: projection(config.text.hidden_size, config.projection_dim, rngs),
+            transformation: config.transformed_features.map(|transformed| {
+                let norm = LayerNorm::builder(features).epsilon(config.text.layer_norm_eps).build(rngs);
+                (norm, Linear::new(features, transformed, rngs))
+            }),
+            text_projection: projection(transformed, config.projection_dim, rngs),
             patches: patches(sizes, rngs)?,
             first_norm: tower_norm(vision, rngs),
             image_blocks: blocks(vision, false, rngs),
@@ -93,6 +120,11 @@ impl Pretrained for ChineseClip {
             ("table of patches", patches.saturating_mul(patches), vision.hidden_size),
             ("patch", patch, config.num_channels.saturating_mul(vision.hidden_size)),
             ("projection", config.projection_dim, config.text.hidden_size.max(vision.hidden_size)),
+            (
+                "layer after texts",
+                config.transformed_features.unwrap_or(0),
+                config.text.hidden_size.max(config.projection_dim),
+            ),
             ("query kernel", vision.hidden_size, vision.hidden_size),
             ("MLP kernel", vision.hidden_size, vision.intermediate_size),
         ]);
@@ -107,7 +139,12 @@ impl ChineseClip {
     pub fn text_features(&self, tokens: impl ArrayLike, options: &BertOptions) -> Array {
         let _ranks = allow_any_ranks();
         let x = self.text.encode(tokens, options);
-        if x.check().is_err() { x } else { self.text_projection.forward(first_token(x)) }
+        if x.check().is_err() {
+            return x;
+        }
+        let x = first_token(x);
+        let x = self.transformation.iter().fold(x, |x, (norm, layer)| layer.forward(norm.forward(x)));
+        self.text_projection.forward(x)
     }
 
     /// Computes the features of images, `[batch, projected features]`, from `[batch, rows, columns, channels]`. The features are not

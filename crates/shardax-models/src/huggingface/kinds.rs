@@ -23,7 +23,7 @@ const CLASSES: [(&[&str], NamesOf); 28] = [
     (&["mobilevit"], names_of::<MobileVit>),
     (&["poolformer"], names_of::<PoolFormer>),
     (&["clip", "metaclip_2"], names_of::<Clip>),
-    (&["chinese_clip"], names_of::<ChineseClip>),
+    (&chinese_clip::KNOWN, names_of::<ChineseClip>),
     (&["siglip", "siglip2"], names_of::<Siglip>),
     (&["clipseg"], names_of::<ClipSeg>),
     (&depth::KNOWN, names_of::<DepthEstimator>),

@@ -299,6 +299,25 @@ fn depths_equal_transformers() -> Result<()> {
 }
 
 #[test]
+fn altclip_has_the_logits_of_transformers() -> Result<()> {
+    setup();
+    let (case, model) = (case("altclip")?, ChineseClip::from_pretrained(folder("altclip"))?);
+    let options = BertOptions::new().attention_mask(case("attention_mask")?);
+    let logits = model.forward(case("input_ids")?, case("pixel_values")?, &options);
+    alike("altclip", &logits, &case("logits_per_image")?)?;
+    save_again::<ChineseClip>("altclip", &Folder::new().join("altclip"))?;
+    let read = |fields: &str| {
+        let text = format!(r#"{{"model_type": "altclip"{fields}}}"#);
+        ChineseClip::read(&Config::from_json(&text)?).map(|(read, _)| read)
+    };
+    // The defaults of the class are the sizes of a published model, except for its images.
+    let base = read("")?;
+    assert_eq!((base.transformed_features, base.text.num_hidden_layers), (Some(768), 24));
+    fails(read(r#", "text_config_dict": {"hidden_size": 16}"#), &["`text_config_dict`", "are not supported"]);
+    Ok(())
+}
+
+#[test]
 fn chinese_clip_has_the_logits_of_transformers() -> Result<()> {
     setup();
     let (case, model) = (case("chinese_clip")?, ChineseClip::from_pretrained(folder("chinese_clip"))?);
@@ -339,7 +358,7 @@ pub(super) fn save_all(to: &Path, every: usize) -> Result<()> {
         names.iter().step_by(every).try_for_each(|name| save_again::<M>(name, &to.join(name)))
     }
     save::<Clip>(&["clip", "metaclip_2"], to, every)?;
-    save::<ChineseClip>(&["chinese_clip"], to, every)?;
+    save::<ChineseClip>(&["chinese_clip", "altclip"], to, every)?;
     save::<Siglip>(&["siglip", "siglip2"], to, every)?;
     save::<Vit>(&["beit", "beit_model", "data2vec_vision", "dinov2", "dinov2_model", "dinov3_gated"], to, every)?;
     save::<MobileNet>(&["mobilenet_v1", "mobilenet_v2", "efficientnet"], to, every)?;

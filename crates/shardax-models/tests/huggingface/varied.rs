@@ -109,7 +109,7 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
                 images,
             ))
         }
-        "chinese_clip" => {
+        "chinese_clip" | "altclip" => {
             let (model, tokens) = (ChineseClip::from_pretrained(folder)?, case.get("input_ids")?);
             Ok(model.forward(tokens, images, &BertOptions::new()))
         }
