@@ -33,7 +33,7 @@ KNOWN = {
     "encoder_decoder/florence.rs": [r"check_type\([^)]*\)"],
     "huggingface/yolos.rs": [r"check_type\([^)]*\)"],
     "huggingface/spectrogram.rs": [r"check_type\([^)]*\)"],
-    "huggingface/segformer.rs": [r"const KNOWN.*?\];", r"const PYRAMID.*?;"],
+    "huggingface/segformer.rs": [r"const KNOWN.*?\];", r"const \w*PYRAMID.*?;"],
     "huggingface/swin.rs": [r"const KNOWN.*?\];"],
     "huggingface/deberta.rs": [r'has_type\("[^)]*\)', r"check_type\([^)]*\)"],
     "huggingface/modernbert.rs": [r"check_type\([^)]*\)"],

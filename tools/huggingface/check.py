@@ -56,6 +56,8 @@ def error_of(model, case, number):
     if model.config.model_type == "sam":
         given |= {"input_points": case["points"], "input_labels": case["labels"], "input_boxes": case["boxes"], "input_masks": case["masks"][:, None]}
         case["logits"] = case["masks_all"]
+    if model.config.model_type == "wav2vec2-bert":
+        given["input_features"] = given.pop("input_values")
     with torch.no_grad():
         output = model.eval()(**given)
     name = next(name for name in RESULTS if name in output)
@@ -98,7 +100,9 @@ def main():
             model = loaded(folder, "sdpa" if folder.name in SDPA else "eager")
         # Images of several sizes.
         numbers = [f"_{number}" for number in range(9) if f"pixel_values_{number}" in case]
-        error = max(error_of(model, case, number) for number in ([""] if "pixel_values" in case or not numbers else numbers))
+        # CLIPSeg also has an image without a number, which describes the others.
+        has_numbers = numbers and ("pixel_values" not in case or f"logits{numbers[0]}" in case)
+        error = max(error_of(model, case, number) for number in (numbers if has_numbers else [""]))
         print(f"{folder.name}: {error:.1e}", flush=True)
         if not error < 1e-5 * max(1.0, *(value.abs().max().item() for key, value in case.items() if key.startswith("logits"))):
             differing.append(folder.name)

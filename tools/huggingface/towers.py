@@ -348,6 +348,25 @@ def staged(name, kind, size=16, **options):
     written(name, model, arrays)
 
 
+PVT = {"image_size": 32, "num_encoder_blocks": 2, "hidden_sizes": [4, 8], "depths": [1, 2], "sequence_reduction_ratios": [2, 1],
+       "num_attention_heads": [2, 4], "patch_sizes": [4, 2], "strides": [4, 2], "mlp_ratios": [2, 3]}
+
+
+def first_pyramid(name, kind, **options):
+    """With images of the size of the configuration, and of another one with as many patches."""
+    labels = {i: str(i) for i in range(5)}
+    config = transformers.PvtConfig(**{**PVT, **options}, id2label=labels, label2id={v: k for k, v in labels.items()}, num_labels=5)
+    model = getattr(transformers, kind)(config)
+    randomize(model)
+    arrays = {}
+    for number, shape in enumerate([(32, 32), (64, 16)]):
+        images = torch.randn(2, 3, *shape)
+        with torch.no_grad():
+            output = model(images)
+        arrays |= {f"pixel_values_{number}": images, f"logits_{number}": output.logits if "logits" in output else output.last_hidden_state}
+    written(name, model, arrays)
+
+
 def greedy(model, inputs, start, length):
     """The likeliest tokens after the first one."""
     tokens = torch.full((len(next(iter(inputs.values()))), 1), start)
@@ -787,6 +806,8 @@ CASES = {
     "segformer": lambda: staged("segformer", "SegformerForImageClassification", size=32, **SEGFORMER, reshape_last_stage=False),
     "pvt_v2": lambda: staged("pvt_v2", "PvtV2ForImageClassification", size=32, **SEGFORMER),
     "pvt_v2_model": lambda: staged("pvt_v2_model", "PvtV2Model", size=32, **SEGFORMER, qkv_bias=False),
+    "pvt": lambda: first_pyramid("pvt", "PvtForImageClassification"),
+    "pvt_model": lambda: first_pyramid("pvt_model", "PvtModel", qkv_bias=False, hidden_act="relu"),
     "segformer_pixels": lambda: staged("segformer_pixels", "SegformerForSemanticSegmentation", size=32, **SEGFORMER, decoder_hidden_size=6),
     # Images whose patches do not fill all windows, and windows of the size of an image.
     "swin": lambda: staged("swin", "SwinForImageClassification", size=16, image_size=16, patch_size=2, embed_dim=8, depths=[2, 2],

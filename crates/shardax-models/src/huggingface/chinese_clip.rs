@@ -85,9 +85,14 @@ impl Pretrained for ChineseClip {
         let keys = text_keys
             .inside("text.", prefix)
             .linear("text_projection", "text_projection")
-            .norm("transformation.0", "text_model.pre_LN")
-            .linear("transformation.1", "text_model.transformation");
-        Ok((read, keys.ignore(&format!("{prefix}pooler.**")).and(image_keys())))
+            .norm("transformation[0]", "text_model.pre_LN")
+            .linear("transformation[1]", "text_model.transformation");
+        let keys = keys.ignore(&format!("{prefix}pooler.**"));
+        let images = image_keys();
+        // transformers writes other names for AltCLIP than published files have.
+        let [written, published] = ["vision_model.encoder.layer.", "vision_model.encoder.layers."];
+        let images = if is_alt { images.renamed(published, written).prefix_alias(written, published) } else { images };
+        Ok((read, keys.and(images)))
     }
 
     fn make(config: &ChineseClipConfig, rngs: &mut Rngs) -> Result<Self> {

@@ -62,7 +62,7 @@ impl Pretrained for Glpn {
         {
             return Err(fields.error(format!("the class {name:?} of `architectures` is not supported")));
         }
-        let encoder = read_encoder(&fields, false, SegformerHead::None)?;
+        let encoder = read_encoder(&fields, "glpn", SegformerHead::None)?;
         let read = GlpnConfig {
             features: fields.size("decoder_hidden_size")?,
             head_index: head_index(&fields, encoder.depths.len())?,

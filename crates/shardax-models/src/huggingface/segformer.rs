@@ -2,10 +2,12 @@
 
 use shardax_nn::prelude::*;
 
+use super::encoder::small_normal;
 use super::fields::Fields;
 use super::interpolation::linear_weights;
+use super::patches::for_each_image;
 use super::vision::{FrozenNorm, check_channels, frozen_norm_keys, skip_features_of_stages, stage_keys, stages};
-use super::{Config, KeyMap, Pretrained, attention, known_type, remove_input_biases};
+use super::{Config, KeyMap, Layout, Pretrained, attention, known_type, remove_input_biases};
 use crate::Activation;
 use crate::error::value_error;
 use crate::ranks::allow_any_ranks;
@@ -35,6 +37,9 @@ pub struct SegformerConfig {
     pub layer_norm_eps: f64,
     /// True if the projections to queries, keys and values have biases.
     pub qkv_bias: bool,
+    /// The numbers of patches of all stages, if their positions are learned and MLPs have no convolutions, as in the first version of
+    /// PVT. The last stage has an entry before its patches.
+    pub learned_patches: Option<Vec<usize>>,
     /// The head.
     pub head: SegformerHead,
 }
@@ -56,7 +61,8 @@ pub enum SegformerHead {
 }
 
 /// SegFormer ([Xie et al. 2021](https://arxiv.org/abs/2105.15203)), or the second version of PVT, which has the same encoder ([Wang et al.
-/// 2021](https://arxiv.org/abs/2106.13797)). Images can have any size.
+/// 2021](https://arxiv.org/abs/2106.13797)). Images can have any size, except in the first version of PVT ([Wang et al.
+/// 2021](https://arxiv.org/abs/2102.12122)), which has learned positions.
 #[derive(Module, Clone, Debug)]
 pub struct Segformer {
     stages: Vec<Stage>,
@@ -68,8 +74,12 @@ pub struct Segformer {
 struct Stage {
     patches: Conv,
     patch_norm: LayerNorm,
+    /// `[1, 1, 1, features]`: the entry before the patches of the last stage.
+    first: Option<Array>,
+    /// `[1, patches, features]`
+    positions: Option<Array>,
     blocks: Vec<Block>,
-    norm: LayerNorm,
+    norm: Option<LayerNorm>,
 }
 
 #[derive(Module, Clone, Debug)]
@@ -81,7 +91,7 @@ struct Block {
     reduction_norm: Option<LayerNorm>,
     mlp_norm: LayerNorm,
     up: Linear,
-    conv: Conv,
+    conv: Option<Conv>,
     down: Linear,
     #[tree(static)]
     activation: Activation,
@@ -98,10 +108,13 @@ struct PixelHead {
 }
 
 /// The supported model types.
-pub(super) const KNOWN: [&str; 2] = ["segformer", PYRAMID];
+pub(super) const KNOWN: [&str; 3] = ["segformer", PYRAMID, FIRST_PYRAMID];
 
 /// The second version of PVT, whose arrays have other names.
 const PYRAMID: &str = "pvt_v2";
+
+/// The first version of PVT.
+const FIRST_PYRAMID: &str = "pvt";
 
 /// Added to the variance in norms of SegFormer. The class does not use the field `layer_norm_eps`.
 const EPSILON: f64 = 1e-5;
@@ -111,15 +124,19 @@ impl Pretrained for Segformer {
 
     fn read(config: &Config) -> Result<(SegformerConfig, KeyMap)> {
         let fields = config.fields();
-        let is_pyramid = known_type(&fields, &KNOWN)? == PYRAMID;
-        let read = read_encoder(&fields, is_pyramid, head(&fields)?)?;
-        if is_pyramid && matches!(read.head, SegformerHead::Pixels { .. }) {
+        let kind = known_type(&fields, &KNOWN)?;
+        let read = read_encoder(&fields, kind, head(&fields)?)?;
+        if kind != "segformer" && matches!(read.head, SegformerHead::Pixels { .. }) {
             return Err(fields.error("`architectures` names a head for pixels, which this model type does not have"));
         }
         // Sizes of the other head, and a number for training.
         fields.skip(&["semantic_loss_ignore_index", "decoder_hidden_size"]);
         fields.finish()?;
-        let keys = if is_pyramid { pyramid_keys(&read) } else { keys(&read) };
+        let keys = match kind {
+            PYRAMID => pyramid_keys(&read),
+            FIRST_PYRAMID => first_pyramid_keys(&read),
+            _ => keys(&read),
+        };
         Ok((read, keys))
     }
 
@@ -138,6 +155,8 @@ impl Pretrained for Segformer {
 
     fn extents(config: &SegformerConfig) -> (usize, Vec<(&'static str, usize, usize)>) {
         let mut matrices = Vec::new();
+        let learned = config.learned_patches.iter().flatten().zip(&config.hidden_sizes);
+        matrices.extend(learned.map(|(count, features)| ("position table", *count, *features)));
         for (stage, features) in config.hidden_sizes.iter().copied().enumerate() {
             let before = stage.checked_sub(1).map_or(config.num_channels, |before| config.hidden_sizes[before]);
             let [patch, square] =
@@ -161,7 +180,8 @@ impl Pretrained for Segformer {
 }
 
 /// Reads the fields of the stages, without the check of unknown fields.
-pub(super) fn read_encoder(fields: &Fields, is_pyramid: bool, head: SegformerHead) -> Result<SegformerConfig> {
+pub(super) fn read_encoder(fields: &Fields, kind: &str, head: SegformerHead) -> Result<SegformerConfig> {
+    let (is_pyramid, is_first) = (kind == PYRAMID, kind == FIRST_PYRAMID);
     let (hidden_sizes, depths) = stages(fields, "hidden_sizes")?;
     let count = fields.size("num_encoder_blocks")?;
     if count != depths.len() {
@@ -183,13 +203,15 @@ pub(super) fn read_encoder(fields: &Fields, is_pyramid: bool, head: SegformerHea
     let read = SegformerConfig {
         num_channels: fields.size("num_channels")?,
         num_attention_heads: list("num_attention_heads")?,
-        sr_ratios: list("sr_ratios")?,
-        patch_sizes: list("patch_sizes")?,
-        strides: list("strides")?,
+        sr_ratios: list(if is_first { "sequence_reduction_ratios" } else { "sr_ratios" })?,
+        // The class of the first version names them the other way round.
+        patch_sizes: list(if is_first { "strides" } else { "patch_sizes" })?,
+        strides: list(if is_first { "patch_sizes" } else { "strides" })?,
         mlp_sizes: mlp_sizes.collect(),
         hidden_act: fields.activation("hidden_act")?,
-        layer_norm_eps: if is_pyramid { fields.number("layer_norm_eps")? } else { EPSILON },
-        qkv_bias: !is_pyramid || fields.flag("qkv_bias")?,
+        layer_norm_eps: if is_pyramid || is_first { fields.number("layer_norm_eps")? } else { EPSILON },
+        qkv_bias: !(is_pyramid || is_first) || fields.flag("qkv_bias")?,
+        learned_patches: None,
         head,
         hidden_sizes,
         depths,
@@ -200,16 +222,41 @@ pub(super) fn read_encoder(fields: &Fields, is_pyramid: bool, head: SegformerHea
     if is_pyramid && fields.flag("linear_attention")? {
         return Err(fields.error("field `linear_attention` is true, which is not supported"));
     }
+    let learned_patches = if is_first { Some(learned_patches(fields, &read)?) } else { None };
     skip_features_of_stages(fields);
     // Fields that the class does not use.
     fields.skip(&["layer_norm_eps", "downsampling_rates", "image_size", "reshape_last_stage"]);
-    Ok(read)
+    Ok(SegformerConfig { learned_patches, ..read })
+}
+
+/// Returns the numbers of patches of all stages, for which positions are learned.
+fn learned_patches(fields: &Fields, config: &SegformerConfig) -> Result<Vec<usize>> {
+    let size = fields.size("image_size")?;
+    if config.sr_ratios.last() != Some(&1) {
+        return Err(fields
+            .error("`sequence_reduction_ratios` must end with 1, because the last stage has no square of patches"));
+    }
+    let counts = config.strides.iter().enumerate().map(|(stage, stride)| {
+        // Each stage after the first one reads an image of half the size.
+        let size = if stage == 0 { size } else { size.checked_shr(stage as u32 + 1).unwrap_or(0) };
+        (size / stride).saturating_mul(size / stride)
+    });
+    let counts: Vec<usize> = counts.collect();
+    if counts.contains(&0) {
+        return Err(fields.error(format!("`image_size` is {size}, which is less than the patches of the stages")));
+    }
+    Ok(counts)
 }
 
 /// Returns the head that `architectures` names. The default is the head for classes of images.
 fn head(fields: &Fields) -> Result<SegformerHead> {
     let name = fields.class()?.unwrap_or("ForImageClassification");
-    let classes = fields.count_opt("id2label")?.filter(|count| *count > 0).unwrap_or(2);
+    let labels = fields.count_opt("id2label")?.filter(|count| *count > 0);
+    // The number takes precedence in the first version of PVT, whose class has more classes than other classes by default.
+    let classes = match fields.has_type(FIRST_PYRAMID) {
+        true if labels.is_none() || fields.has("num_labels") => fields.size("num_labels")?,
+        _ => labels.unwrap_or(2),
+    };
     match name.rsplit_once("For").map_or(name, |(_, head)| head) {
         "ImageClassification" => Ok(SegformerHead::Classes(classes)),
         "SemanticSegmentation" if !fields.flag_or("reshape_last_stage", true)? => {
@@ -258,6 +305,27 @@ pub(super) fn encoder_keys(prefix: &str, stages: usize) -> KeyMap {
     })
 }
 
+/// Returns the names of the arrays of the first version of PVT, which are names of SegFormer in part.
+fn first_pyramid_keys(config: &SegformerConfig) -> KeyMap {
+    let prefix = if config.head == SegformerHead::None { "" } else { "pvt." };
+    let (count, encoder) = (config.depths.len(), format!("{prefix}encoder"));
+    let last = count.saturating_sub(1);
+    let keys = KeyMap::new()
+        .linear("classifier", "classifier")
+        .norm(&format!("stages[{last}].norm"), &format!("{encoder}.layer_norm"));
+    let keys = stage_keys(keys, count, |keys, path, stage| {
+        let patches = format!("{encoder}.patch_embeddings.{stage}");
+        keys.conv(&format!("{path}.patches"), &format!("{patches}.projection"))
+            .array(format!("{path}.positions"), format!("{patches}.position_embeddings"), Layout::Same)
+            .array(format!("{path}.first"), format!("{patches}.cls_token"), Layout::Same)
+            .conv(
+                &format!("{path}.blocks[*].reduction"),
+                &format!("{encoder}.block.{stage}.*.attention.self.sequence_reduction"),
+            )
+    });
+    keys.and(encoder_keys(prefix, count))
+}
+
 /// Returns the names of the arrays of the second version of PVT.
 fn pyramid_keys(config: &SegformerConfig) -> KeyMap {
     let prefix = if config.head == SegformerHead::None { "" } else { "pvt_v2." };
@@ -287,19 +355,50 @@ impl Stage {
     fn new(config: &SegformerConfig, stage: usize, rngs: &mut Rngs) -> Stage {
         let (features, size, stride) = (config.hidden_sizes[stage], config.patch_sizes[stage], config.strides[stage]);
         let before = stage.checked_sub(1).map_or(config.num_channels, |before| config.hidden_sizes[before]);
-        let around = (size / 2) as i64;
+        let learned = config.learned_patches.as_ref().map(|counts| counts[stage]);
+        let is_last = stage + 1 == config.depths.len();
+        let around = if learned.is_some() { 0 } else { (size / 2) as i64 };
         let patches = Conv::builder(before, features, [size; 2]).strides([stride; 2]);
+        let has_first = learned.is_some() && is_last;
         Stage {
             patches: patches.padding(Padding::Explicit(vec![(around, around); 2])).build(rngs),
             patch_norm: norm(config, features, rngs),
+            first: has_first.then(|| small_normal(&[1, 1, features], rngs)),
+            positions: learned
+                .map(|count| small_normal(&[1, count.saturating_add(usize::from(has_first)), features], rngs)),
             blocks: (0..config.depths[stage]).map(|_| Block::new(config, stage, rngs)).collect(),
-            norm: norm(config, features, rngs),
+            norm: (learned.is_none() || is_last).then(|| norm(config, features, rngs)),
         }
     }
 
-    fn forward(&self, x: &Array) -> Array {
+    fn forward(&self, x: &Array) -> Result<Array> {
         let x = self.patch_norm.forward(self.patches.forward(x));
-        self.norm.forward(self.blocks.iter().fold(x, |x, block| block.forward(x)))
+        x.check()?;
+        let x = match &self.positions {
+            Some(table) => self.add_positions(x, table)?,
+            None => x,
+        };
+        let x = self.blocks.iter().fold(x, |x, block| block.forward(x));
+        Ok(self.norm.iter().fold(x, |x, norm| norm.forward(x)))
+    }
+
+    /// Adds learned positions to `[batch, rows, columns, features]`. In the last stage, the result is `[batch, 1, entries,
+    /// features]`, with the first entry before the patches.
+    fn add_positions(&self, x: Array, table: &Array) -> Result<Array> {
+        let (shape, table) = (x.shape().to_vec(), table.astype(x.dtype()));
+        let learned = table.shape()[1] - usize::from(self.first.is_some());
+        if shape[1] * shape[2] != learned {
+            let (rows, columns) = (shape[1], shape[2]);
+            let message =
+                format!("Segformer: images of {rows} by {columns} patches, but {learned} positions are learned");
+            return Err(value_error(message, "resize the images to `image_size` of the configuration"));
+        }
+        let Some(first) = &self.first else {
+            return Ok(&x + table.reshape([1, shape[1], shape[2], shape[3]]));
+        };
+        let x = x.reshape([shape[0], learned, shape[3]]);
+        let x = concatenate(&[for_each_image(first, &x), x], 1) + table;
+        Ok(x.expand_dims(1))
     }
 }
 
@@ -319,7 +418,10 @@ impl Block {
             reduction_norm: (ratio > 1).then(|| norm(config, features, rngs)),
             mlp_norm: norm(config, features, rngs),
             up: Linear::builder(features, hidden).kernel_axes(["embed", "mlp"]).build(rngs),
-            conv: Conv::builder(hidden, hidden, [3, 3]).padding(around).feature_group_count(hidden).build(rngs),
+            conv: config
+                .learned_patches
+                .is_none()
+                .then(|| Conv::builder(hidden, hidden, [3, 3]).padding(around).feature_group_count(hidden).build(rngs)),
             down: Linear::builder(hidden, features).kernel_axes(["mlp", "embed"]).build(rngs),
             activation: config.hidden_act,
         }
@@ -334,7 +436,8 @@ impl Block {
         let reduced = self.reduction_norm.iter().fold(reduced, |x, norm| norm.forward(x)).reshape(flat_shape);
         let attended = self.attention.attend(normed.reshape(flat_shape), &reduced, &reduced, AttentionOptions::new());
         let x = &x + attended.reshape(x.shape());
-        let hidden = self.conv.forward(self.up.forward(self.mlp_norm.forward(&x)));
+        let hidden = self.up.forward(self.mlp_norm.forward(&x));
+        let hidden = self.conv.iter().fold(hidden, |x, conv| conv.forward(x));
         x + self.down.forward(self.activation.apply(hidden))
     }
 }
@@ -372,7 +475,8 @@ impl PixelHead {
 }
 
 impl Segformer {
-    /// Computes the features of each stage, `[batch, rows, columns, features]`, from images `[batch, rows, columns, channels]`.
+    /// Computes the features of each stage, `[batch, rows, columns, features]` (in the last stage of the first version of PVT `[batch,
+    /// 1, 1 + patches, features]`), from images `[batch, rows, columns, channels]`.
     #[track_caller]
     pub fn encode(&self, images: impl ArrayLike) -> Result<Vec<Array>> {
         let _ranks = allow_any_ranks();
@@ -382,7 +486,7 @@ impl Segformer {
         }
         let mut features = Vec::with_capacity(self.stages.len());
         for stage in &self.stages {
-            x = stage.forward(&x);
+            x = stage.forward(&x)?;
             features.push(x.clone());
         }
         Ok(features)
@@ -403,10 +507,17 @@ impl Segformer {
         let _ranks = allow_any_ranks();
         let Some(last) = features.last() else { return Ok(images.clone()) };
         match (&self.classifier, &self.pixels) {
+            (Some(head), _) if self.has_first_entry() => Ok(head.forward(last.get((.., 0, 0)))),
             (Some(head), _) => Ok(head.forward(last.mean([1, 2]))),
             (None, Some(head)) => head.forward(&features),
+            (None, None) if self.has_first_entry() => Ok(last.squeeze(1)),
             (None, None) => Ok(last.clone()),
         }
+    }
+
+    /// Returns `true` if the last stage has an entry before its patches, as in the first version of PVT.
+    fn has_first_entry(&self) -> bool {
+        self.stages.last().is_some_and(|stage| stage.first.is_some())
     }
 }
 

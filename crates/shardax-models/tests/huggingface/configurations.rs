@@ -15,7 +15,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 122] = [
+const OTHERS: [&str; 129] = [
     "clipseg",
     "clipseg_text_model",
     "clipseg_vision_model",
@@ -138,6 +138,13 @@ const OTHERS: [&str; 122] = [
     "xlm-roberta",
     "xlm-roberta-xl",
     "yolos",
+    "altclip",
+    "altclip_text_model",
+    "altclip_vision_model",
+    "glpn",
+    "moonshine",
+    "pvt",
+    "sew",
 ];
 
 /// Fields that change no logits.

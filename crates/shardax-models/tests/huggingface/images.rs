@@ -141,7 +141,9 @@ fn models_of_stages_have_the_results_of_transformers() -> Result<()> {
     for name in ["swin", "swin_model", "swinv2", "donut_classes"].into_iter().step_by(one_of(2)) {
         compare_stages(name, |model: Swin, images| model.forward(images))?;
     }
-    for name in ["segformer_pixels", "pvt_v2_model", "segformer", "pvt_v2"].into_iter().step_by(one_of(2)) {
+    for name in
+        ["segformer_pixels", "pvt_v2_model", "pvt", "segformer", "pvt_model", "pvt_v2"].into_iter().step_by(one_of(2))
+    {
         compare_stages(name, |model: Segformer, images| model.forward(images))?;
     }
     for name in ["poolformer", "poolformer_model"].into_iter().step_by(one_of(2)) {
@@ -364,7 +366,7 @@ pub(super) fn save_all(to: &Path, every: usize) -> Result<()> {
     save::<MobileNet>(&["mobilenet_v1", "mobilenet_v2", "efficientnet"], to, every)?;
     save::<PoolFormer>(&["poolformer"], to, every)?;
     save::<ConvNext>(&["convnext", "convnextv2"], to, every)?;
-    save::<Segformer>(&["segformer", "pvt_v2"], to, every)?;
+    save::<Segformer>(&["segformer", "pvt_v2", "pvt"], to, every)?;
     save::<Swin>(&["swin", "swinv2", "donut_classes"], to, every)?;
     save::<Resnet>(&["resnet", "regnet"], to, every)?;
     save::<Vit>(&["vit_mae"], to, every)?;
@@ -491,6 +493,14 @@ fn configurations_of_images_load_or_say_why() -> Result<()> {
     )?;
     assert_eq!(ade.head, SegformerHead::Pixels { classes: 2, features: 256 });
     fails(segformer(r#"{"model_type": "pvt_v2", "linear_attention": true}"#), &["linear_attention"]);
+    assert_eq!(segformer(r#"{"model_type": "pvt"}"#)?.learned_patches, Some(vec![3136, 784, 196, 49]));
+    fails(segformer(r#"{"model_type": "pvt", "image_size": 16}"#), &["`image_size` is 16, which is less than"]);
+    fails(
+        segformer(r#"{"model_type": "pvt", "sequence_reduction_ratios": [8, 4, 2, 2]}"#),
+        &["`sequence_reduction_ratios` must end with 1"],
+    );
+    let pvt = Segformer::from_pretrained(folder("pvt"))?;
+    fails(pvt.forward(zeros([1, 32, 36, 3])).check(), &["8 by 9 patches", "64 positions"]);
     fails(segformer(r#"{"model_type": "segformer", "strides": [4, 2]}"#), &["`strides` must have 4 entries, got 2"]);
     let swin = |text: &str| Swin::read(&Config::from_json(text)?).map(|(swin, _)| swin);
     assert_eq!(swin(r#"{"model_type": "swin", "path_norm": true, "num_layers": 4}"#)?.stages.depths, [2, 2, 6, 2]);

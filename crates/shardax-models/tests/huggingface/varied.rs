@@ -125,7 +125,7 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
             let model = Swin::from_pretrained(folder)?;
             jit(|model: Swin, images: Array| model.forward(images)).call((&model, images))
         }
-        "segformer" | "pvt_v2" => {
+        "segformer" | "pvt_v2" | "pvt" => {
             let model = Segformer::from_pretrained(folder)?;
             jit(|model: Segformer, images: Array| model.forward(images)).call((&model, images))
         }
