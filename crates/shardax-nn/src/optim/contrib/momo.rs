@@ -60,7 +60,7 @@ pub struct LossModel {
 pub struct MomoState<P> {
     /// The mean of gradients.
     pub exp_avg: P,
-    /// What is known of the loss.
+    /// The model of the loss.
     pub model: LossModel,
 }
 
@@ -71,7 +71,7 @@ pub struct MomoAdamState<P> {
     pub exp_avg: P,
     /// The mean of squares.
     pub exp_avg_sq: P,
-    /// What is known of the loss.
+    /// The model of the loss.
     pub model: LossModel,
 }
 
