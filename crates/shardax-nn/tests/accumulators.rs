@@ -199,7 +199,7 @@ type TrueSchedule = (Schedule, fn(f64) -> f64);
 fn schedules_of_many_steps_equal_float64() -> Result<()> {
     setup();
     use std::f64::consts::PI;
-    let schedules: [TrueSchedule; 5] = [
+    let schedules: [TrueSchedule; 8] = [
         (linear_schedule(0.5, 0.0, 100_000), |t| 0.5 * (1.0 - t)),
         (polynomial_schedule(2.0, 0.0, 3.0, 100_000), |t| 2.0 * (1.0 - t).powi(3)),
         (cosine_decay_schedule(0.1, 100_000, 0.0), |t| 0.1 * (PI * (1.0 - t) / 2.0).sin().powi(2)),
@@ -207,6 +207,11 @@ fn schedules_of_many_steps_equal_float64() -> Result<()> {
             if t < 0.5 { 0.2 * t } else { 0.1 * (PI * (1.0 - t)).sin().powi(2) }
         }),
         (exponential_decay(0.1, 1000, 0.96).into(), |t| 0.1 * 0.96f64.powf(100.0 * t)),
+        (polynomial_schedule(1e-6, 0.5, 2.0, 100_000), |t| 1e-6 * (1.0 - t).powi(2) + 0.5 * t * (2.0 - t)),
+        (piecewise_interpolate_schedule(Interpolate::Linear, 0.5, [(100_000, 1e-6)]), |t| 0.5 * (1.0 - t) + 5e-7 * t),
+        (piecewise_interpolate_schedule(Interpolate::Cosine, 0.5, [(100_000, 1e-6)]), |t| {
+            0.5 * (PI * (1.0 - t) / 2.0).sin().powi(2) + 5e-7 * (PI * t / 2.0).sin().powi(2)
+        }),
     ];
     for (i, (schedule, expected)) in schedules.iter().enumerate() {
         for step in [0, 1, 7, 1000, 49_999, 50_000, 77_777, 99_990, 99_998, 99_999, 100_000] {

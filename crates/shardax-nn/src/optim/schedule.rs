@@ -533,13 +533,18 @@ impl Schedule {
                 if exponent == 1.0 {
                     return remaining * init_value + done.astype(dtype) / transition_steps * end_value;
                 }
-                power(remaining, exponent) * (init_value - end_value) + end_value
+                let decayed = power(&remaining, exponent);
+                if exponent <= 0.0 || init_value >= end_value {
+                    return decayed * (init_value - end_value) + end_value;
+                }
+                // A difference from `end_value` would lose the digits of the first, small numbers.
+                let grown = -((-(done.astype(dtype) / transition_steps)).log1p() * exponent).expm1();
+                decayed * init_value + grown * end_value
             }
             Schedule::Exponential(decay) => decay.at_in(step, dtype),
             &Schedule::Cosine { init_value, decay_steps, alpha, exponent } => {
-                // (1 + cos(π t)) / 2 is sin²(π (1 - t) / 2), which keeps the digits of the last steps.
                 let remaining = (-minimum(step, decay_steps) + decay_steps).astype(dtype) / decay_steps;
-                let cosine = (remaining * std::f64::consts::FRAC_PI_2).sin().square();
+                let cosine = half_cosine(remaining);
                 let cosine = if exponent == 1.0 { cosine } else { power(cosine, exponent) };
                 (cosine * (1.0 - alpha) + alpha) * init_value
             }
@@ -553,15 +558,17 @@ impl Schedule {
                     (0, full_dtype((), *init_value, dtype), full_dtype((), 0.0, dtype));
                 for &(end, scale) in boundaries_and_scales {
                     let end_value = &value * scale;
-                    // At least 1, because two boundaries can be at the same step.
-                    let done = (step - start).astype(dtype) / end.saturating_sub(start).max(1);
-                    let between = match interpolate_type {
-                        Interpolate::Linear => (&end_value - &value) * done + &value,
-                        Interpolate::Cosine => {
-                            &end_value + (&value - &end_value) / 2.0 * ((done * std::f64::consts::PI).cos() + 1)
-                        }
-                    };
                     let is_between = step.greater_equal(start) & step.less(end);
+                    // At least 1, because two boundaries can be at the same step.
+                    let steps = end.saturating_sub(start).max(1);
+                    let done = (step - start).clip(0, steps);
+                    // The steps that remain are counted, like those of a polynomial.
+                    let remaining = (-&done + steps).astype(dtype) / steps;
+                    let done = done.astype(dtype) / steps;
+                    let between = match interpolate_type {
+                        Interpolate::Linear => remaining * &value + done * &end_value,
+                        Interpolate::Cosine => half_cosine(remaining) * &value + half_cosine(done) * &end_value,
+                    };
                     interpolated = where_(is_between, between, interpolated);
                     (start, value) = (end, end_value);
                 }
@@ -575,6 +582,12 @@ impl Schedule {
             }
         }
     }
+}
+
+/// Half a period of a cosine from 1 to 0, by the share of the steps that remain.
+fn half_cosine(remaining: Array) -> Array {
+    // (1 + cos(π t)) / 2 is sin²(π (1 - t) / 2), which keeps the digits of the last steps.
+    (remaining * std::f64::consts::FRAC_PI_2).sin().square()
 }
 
 impl ExponentialDecay {
