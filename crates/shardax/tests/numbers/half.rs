@@ -3,7 +3,7 @@
 use shardax::lax::{self, Padding};
 use shardax::linalg::{NormOrder, norm};
 use shardax::nn::{avg_pool, log_softmax, softmax, standardize};
-use shardax::numpy::{LogsumexpOptions, average, corrcoef, median, nanmedian, nanstd, quantile};
+use shardax::numpy::{LogsumexpOptions, average, corrcoef, median, nanmedian, nanstd, quantile, segment_max};
 use shardax::prelude::*;
 
 use super::common::quick::setup;
@@ -194,6 +194,28 @@ fn float16_intermediates_may_exceed_its_range() {
         ("slope of std", 1.0, |x| grad(|x: Array| x.std(..)).call(x).expect("a gradient")),
     ];
     same_as_wide(&array([0.0f32, 600.0, -300.0]).astype(DType::F16), HALVES[1].1, far);
+}
+
+/// The number of equal maxima may exceed the range of float16, while each of them has a share of the slope.
+#[test]
+fn slopes_of_many_equal_maxima_of_float16_are_shared() -> Result<()> {
+    setup();
+    const COUNT: usize = 70_000;
+    let x = zeros_dtype([COUNT], DType::F16);
+    let functions: [fn(Array) -> Array; 3] = [
+        |x| x.max(..),
+        |x| segment_max(&x, x.astype(DType::I32), 1).sum(..),
+        |x| ones_dtype([1], DType::F16).at(x.astype(DType::I32)).max(x + 1).sum(..),
+    ];
+    for (i, f) in functions.into_iter().enumerate() {
+        let slopes = grad(f).call(&x)?.astype(DType::F32);
+        for share in [slopes.min(..), slopes.max(..)] {
+            assert!((share.to_f64()? * COUNT as f64 - 1.0).abs() < 0.01, "function {i}: {share:?}");
+        }
+        let tangent = jvp(f, &x, &ones_like(&x))?.1;
+        assert!((tangent.to_f64()? - 1.0).abs() < 0.01, "function {i}: {tangent:?}");
+    }
+    Ok(())
 }
 
 /// Half precision rounds positions beyond 256 or 2,048 elements, and float16 has no position 65,536.

@@ -329,10 +329,11 @@ impl Primitive for Reduce {
             (None, _) => None,
             (Some(t), Reducer::Sum) => Some(sum.apply(t)),
             (Some(t), Reducer::Max | Reducer::Min) => {
-                // Shared equally by all elements that equal the result.
-                let chosen = x.equal(self.spread(&y, x.shape())).astype(x.dtype());
+                // Shared equally by all elements that equal the result, whose number may exceed the range of float16.
+                let wide = accumulator(x.dtype());
+                let chosen = x.equal(self.spread(&y, x.shape())).astype(wide);
                 let count = sum.apply(&chosen);
-                Some(sum.apply(&(t * chosen)) / count)
+                Some((sum.apply(&(t.astype(wide) * chosen)) / count).astype(x.dtype()))
             }
             (Some(t), Reducer::Prod) => Some(sum.apply(&(t * self.product_of_others(x)))),
             (Some(_), _) => None,

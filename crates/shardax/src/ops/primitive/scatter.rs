@@ -127,16 +127,20 @@ impl Scatter {
         let (operand, indices, updates) = (&args[0], &args[1], &args[2]);
         let gather = self.gather(&operand.aval(), updates.shape());
         let add = self.with(ScatterKind::Add);
+        // The number of winners may exceed the range of float16.
+        let wide = accumulator(operand.dtype());
         // An element without updates stays unchanged, even NaN.
-        let [zero, one] = [0, 1].map(|n| Array::literal(Scalar::Int(n), operand.dtype(), false));
+        let [zero, one] = [0, 1].map(|n| Array::literal(Scalar::Int(n), wide, false));
         let always = Array::literal(Scalar::Bool(true), DType::Bool, false);
         let writes = add.apply(&zero.broadcast_to(operand.shape()), indices, &one.broadcast_to(updates.shape()));
         let written = Compare::Gt.apply(&writes, &zero);
-        let operand_wins = Select.apply(&written, &always, &Compare::Eq.apply(operand, out)).astype(operand.dtype());
-        let update_wins = Compare::Eq.apply(updates, &gather.apply(out, indices)).astype(operand.dtype());
+        let operand_wins = Select.apply(&written, &always, &Compare::Eq.apply(operand, out)).astype(wide);
+        let update_wins = Compare::Eq.apply(updates, &gather.apply(out, indices)).astype(wide);
         // NaN equals nothing, so there are no winners.
         let winners = MAX.apply(&add.apply(&operand_wins, indices, &update_wins), &one);
-        add.apply(&(operand_t * operand_wins), indices, &(updates_t * update_wins)) / winners
+        let tangents =
+            add.apply(&(operand_t.astype(wide) * operand_wins), indices, &(updates_t.astype(wide) * update_wins));
+        (tangents / winners).astype(operand.dtype())
     }
 }
 
