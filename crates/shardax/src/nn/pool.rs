@@ -86,6 +86,10 @@ impl Pool {
         let batch = x.ndim().saturating_sub(self.window.len() + 1);
         let padding = match &self.padding {
             Padding::Explicit(pairs) => Padding::Explicit(extended(pairs, batch, (0, 0))),
+            // A number is for the spatial dimensions, like pairs.
+            &Padding::Around(count) => {
+                Padding::Explicit(extended(&vec![(count, count); self.window.len()], batch, (0, 0)))
+            }
             other => other.clone(),
         };
         Window::new(extended(&self.window, batch, 1)).strides(extended(&self.strides, batch, 1)).padding(padding)

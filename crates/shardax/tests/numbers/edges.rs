@@ -691,3 +691,53 @@ fn segments_beyond_the_range_of_int32_are_dropped() -> Result<()> {
     same(&np::segment_sum(array([1.0f32, 2.0, 4.0]), &ids, 3), &[1.0, 0.0, 0.0]);
     Ok(())
 }
+
+#[test]
+fn sinc_of_infinity_is_its_limit() -> Result<()> {
+    setup();
+    let x = array([f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e30]);
+    same(&np::sinc(&x), &[0.0, 0.0, f64::NAN, 0.0]);
+    same(&grad(|x: Array| np::sinc(x).sum(..)).call(x.get(..2))?, &[0.0, 0.0]);
+    Ok(())
+}
+
+#[test]
+fn squares_of_complex_numbers_with_close_parts() -> Result<()> {
+    setup();
+    let z = lax::complex(array([1e20f32, 1.0001, -3.0]), array([1e20f32, 1.0, 4.0]));
+    let squares = jit(|z: Array| square(z)).call(&z)?;
+    same(&lax::real(&squares), &[0.0, f64::from(1.0001f32).powi(2) - 1.0, -7.0]);
+    same(&lax::imag(&squares), &[f64::INFINITY, 2.0002, -24.0]);
+    let slope = grad(|z: Array| lax::real(square(z)).sum(..)).call(z.get(1..))?;
+    same(&lax::real(&slope), &[2.0002, -6.0]);
+    same(&lax::imag(&slope), &[2.0, 8.0]);
+    Ok(())
+}
+
+/// A number of padding is for each spatial dimension, and not for batches and features.
+#[test]
+fn padding_of_a_number_equals_pairs() -> Result<()> {
+    setup();
+    let (x, w) = (arange(0..14).astype(DType::F32).reshape([1, 7, 2]), ones([4, 2, 3]));
+    let transposed =
+        |strides: usize, padding: Padding| lax::conv_transpose(&x, &w, [strides], padding, lax::ConvOptions::new());
+    for strides in 1..4 {
+        let y = transposed(strides, Padding::from(1));
+        assert_eq!(y.shape(), [1, 6 * strides, 3], "strides {strides}");
+        same(&y, &floats(&transposed(strides, Padding::from([(1, 1)]))));
+        let pool = |padding: Padding| Pool::new([3]).strides([strides]).padding(padding);
+        for (by_number, by_pairs) in [
+            (pool(Padding::from(1)).max(&x), pool(Padding::from([(1, 1)])).max(&x)),
+            (pool(Padding::from(1)).avg(&x), pool(Padding::from([(1, 1)])).avg(&x)),
+        ] {
+            assert_eq!(by_number.shape(), by_pairs.shape(), "strides {strides}");
+            same(&by_number, &floats(&by_pairs));
+        }
+    }
+    for (strides, name) in [(2, "SAME_LOWER"), (1, "CENTRED"), (2, "CENTRED")] {
+        let error = transposed(strides, Padding::from(name)).check().unwrap_err().to_string();
+        assert!(error.contains("padding"), "{error}");
+    }
+    assert_eq!(transposed(1, Padding::SameLower).shape(), [1, 7, 3]);
+    Ok(())
+}

@@ -47,6 +47,13 @@ fn as_one_program(name: &'static str, x: &Array, function: impl Fn(&Array) -> Ar
     Array::from_result(result, x)
 }
 
+/// The square of complex numbers. The difference of the squares of the parts would lose digits if the parts are close, and
+/// would overflow if they are large.
+fn complex_square(x: &Array) -> Array {
+    let (real, imaginary) = (lax::real(x), lax::imag(x));
+    lax::complex((&real - &imaginary) * (&real + &imaginary), real * imaginary * 2)
+}
+
 macro_rules! unary_functions {
     ($(#[doc = $summary:literal] $(#[$more:meta])* $name:ident => $op:expr;)*) => {
         $(
@@ -112,7 +119,11 @@ unary_functions! {
     /// assert_eq!(square(array([2, -3])).to_vec::<i32>()?, [4, 9]);
     /// # Ok::<(), shardax::Error>(())
     /// ```
-    square => |x: &Array| if x.dtype() == DType::Bool { square(&x.astype(DType::I32)) } else { x * x };
+    square => |x: &Array| match x.dtype() {
+        DType::Bool => square(&x.astype(DType::I32)),
+        dtype if dtype.is_complex() => as_one_program("square", x, complex_square),
+        _ => x * x,
+    };
     /// `1 / x`, floating point.
     ///
     /// ```

@@ -375,8 +375,8 @@ fn transposed_padding(k: i64, s: i64, is_same: bool) -> (i64, i64) {
 /// Returns the transposed convolution ("deconvolution"), which enlarges `lhs` by `strides`.
 ///
 /// Dimensions are channels-last (`NHWC`, `HWIO`) unless `options` say otherwise. `Same` and `Valid` are the padding of the forward
-/// convolution, whereas explicit padding is added to the enlarged input. The kernel is not reversed. `options.lhs_dilation` is
-/// ignored.
+/// convolution, whereas pairs and numbers are added to the enlarged input. `SameLower` is an error unless all strides are 1.
+/// The kernel is not reversed. `options.lhs_dilation` is ignored.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -414,8 +414,13 @@ pub fn conv_transpose(
             );
         }
         let dilation = options.rhs_dilation.as_ref().unwrap_or(&ones);
-        if let Padding::Explicit(_) = padding {
-            return Ok(padding.clone());
+        match &padding {
+            Padding::Same | Padding::Valid => {}
+            Padding::SameLower if strides.iter().any(|&stride| stride != 1) => {
+                return Err(err!(Value, "conv_transpose with strides {strides:?} does not define padding {padding:?}")
+                    .help("pass `Padding::Same`, or pairs (before, after) of the enlarged input"));
+            }
+            other => return Ok(other.clone()),
         }
         let pairs = (0..spatial).map(|i| {
             let k = extent(rhs.shape()[rhs_spec[i + 2]], dilation.get(i).copied().unwrap_or(1));

@@ -124,7 +124,7 @@ pub fn heaviside(x: impl ArrayLike, y: impl ArrayLike) -> Array {
     })
 }
 
-/// Computes `sin(πx) / (πx)`, 1 at 0. Floating point.
+/// Computes `sin(πx) / (πx)`, 1 at 0 and 0 at infinity. Floating point.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -144,7 +144,9 @@ pub fn sinc(x: impl ArrayLike) -> Array {
             let terms = if x.dtype() == DType::F64 { 13 } else { 8 };
             let series =
                 (1..terms).rev().fold(ones_like(x), |sum, k| 1 - sum * &square / f64::from(2 * k * (2 * k + 1)));
-            let far = where_(&is_near, 1, x);
+            // At infinity the limit is 0, like the value at 1.
+            let far = if x.dtype().is_complex() { x.clone() } else { where_(x.isinf(), 1, x) };
+            let far = where_(&is_near, 1, far);
             let scaled = &far * std::f64::consts::PI;
             let sine = if x.dtype().is_complex() { scaled.sin() } else { SIN_PI.apply(std::slice::from_ref(&far)) };
             Ok(vec![where_(is_near, series, sine / scaled).astype(args[0].dtype())])
