@@ -4,7 +4,8 @@ use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::ops::numpy::{IntoAxes, normalize_axes};
+use crate::ops::lax;
+use crate::ops::numpy::{IntoAxes, normalize_axes, where_};
 use crate::ops::operators::ArrayLike;
 
 /// Returns the sample frequencies of [`fft`](super::fft()) for `n` elements and the sample spacing `d`:
@@ -24,11 +25,9 @@ pub fn fftfreq(n: usize, d: f64) -> Array {
 #[track_caller]
 pub(crate) fn fftfreq_dtype(n: usize, d: f64, dtype: DType) -> Array {
     let positive = n.div_ceil(2);
-    let size = i32::try_from(n).unwrap_or(i32::MAX);
-    let index = crate::ops::numpy::arange(0..size);
+    let index = lax::iota(DType::for_indices(&[n]), &[n], 0);
     // The second half are the negative frequencies.
-    let index =
-        crate::ops::numpy::where_(index.less(i32::try_from(positive).unwrap_or(i32::MAX)), &index, &index - size);
+    let index = where_(index.less(positive), &index, &index - n);
     index.astype(dtype) / (d * n as f64)
 }
 
@@ -47,8 +46,8 @@ pub fn rfftfreq(n: usize, d: f64) -> Array {
 /// Like [`rfftfreq`], of this dtype.
 #[track_caller]
 pub(crate) fn rfftfreq_dtype(n: usize, d: f64, dtype: DType) -> Array {
-    let half = i32::try_from(n / 2 + 1).unwrap_or(i32::MAX);
-    crate::ops::numpy::arange(0..half).astype(dtype) / (d * n as f64)
+    let half = n / 2 + 1;
+    lax::iota(DType::for_indices(&[half]), &[half], 0).astype(dtype) / (d * n as f64)
 }
 
 /// Shifts the zero frequency of a transform to the middle along `axes` (`..` for all).

@@ -352,3 +352,19 @@ fn shifts_and_places_are_lists_or_arrays() -> Result<()> {
     assert!(error_of(insert(&x, array([0.5f32]), 1, 0)).to_string().contains("indices of type float32"));
     Ok(())
 }
+
+#[test]
+fn frequencies_and_diagonals_of_more_elements_than_int32_counts() -> Result<()> {
+    setup();
+    const N: usize = (1 << 32) + 6;
+    let functions: [(fn() -> Array, usize); 3] = [
+        (|| shardax::fft::fftfreq(N, 1.0), N),
+        (|| shardax::fft::rfftfreq(N, 1.0), N / 2 + 1),
+        (|| shardax::numpy::diag_indices(N).1, N),
+    ];
+    for (f, size) in functions {
+        // Such an array does not fit in memory, so it is only traced.
+        assert_eq!(shardax::eval_shape(move |_: Array| f(), (array(0),))?.shape(), [size]);
+    }
+    Ok(())
+}

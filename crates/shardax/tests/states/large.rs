@@ -205,7 +205,7 @@ fn positions_of_large_arrays_are_int64() -> Result<()> {
         jit(f).lower(shape_dtype_struct(&[n], DType::I8)).map(|lowered| lowered.as_text().to_owned())
     };
     type F = fn(Array) -> Array;
-    let functions: [F; 9] = [
+    let functions: [F; 11] = [
         |x| x.at(-1).set(7),
         |x| x.at(5).set(7),
         |x| x.at(s![1..;5]).set(7),
@@ -214,6 +214,8 @@ fn positions_of_large_arrays_are_int64() -> Result<()> {
         |x| x.argmax(0),
         |x| x.equal(0).sum(..),
         |x| x.searchsorted(array(3i8)),
+        |x| isin(array([3i8]), x),
+        |x| interp(array([3.0f32]), x.astype(DType::F32), x.astype(DType::F32)),
         |x| concatenate(&[x.clone(), x], 0).searchsorted(array(3i8)),
     ];
     for (i, f) in functions.into_iter().enumerate() {

@@ -585,20 +585,20 @@ impl CompressOptions {
             }
             let chosen = lax::slice_in_dim(&condition, 0, n, 0usize).not_equal(0);
             let x = lax::slice_in_dim(&x, 0, n, axis);
-            let indices = super::NonzeroOptions::new().fill_value(n as i32).flatnonzero(&chosen, self.size);
+            let indices = super::NonzeroOptions::new().fill_value(n).flatnonzero(&chosen, self.size);
             indices.check()?;
             let fill = super::convert(&self.fill_value, x.dtype(), false);
             // Positions beyond the chosen entries have the index `n`, and get the fill value.
             let mut mask_shape = vec![1; x.ndim()];
             mask_shape[axis] = indices.size();
-            let is_entry = lax::reshape(&indices.less(n as i32), &mask_shape);
+            let is_entry = lax::reshape(&indices.less(n), &mask_shape);
             match n {
                 0 => {
                     let mut shape = x.shape_owned();
                     shape[axis] = indices.size();
                     Ok(fill.broadcast_to(&shape))
                 }
-                _ => Ok(where_(is_entry, x.take(indices.minimum(n as i32 - 1), axis as i32), fill)),
+                _ => Ok(where_(is_entry, x.take(indices.minimum(n - 1), axis as i32), fill)),
             }
         })
     }

@@ -105,7 +105,7 @@ pub fn mask_indices(n: usize, mask_fn: impl Fn(Array, i32) -> Array, k: i32) -> 
 #[track_caller]
 pub fn diag_indices(n: usize) -> (Array, Array) {
     at_caller(|| {
-        let line = super::arange(0..i32::try_from(n).unwrap_or(i32::MAX));
+        let line = lax::iota(DType::for_indices(&[n]), &[n], 0);
         (line.clone(), line)
     })
 }

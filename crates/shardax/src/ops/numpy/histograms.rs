@@ -261,7 +261,7 @@ impl HistogramOptions {
                 let bins = edges.size() - 1;
                 // Bin 0 has the elements before the first edge, and elements after the last edge are out of bounds.
                 let edges_before = edges.searchsorted_right(x);
-                let bin = where_(x.equal(edges.get(-1)), bins as i32, edges_before);
+                let bin = where_(x.equal(edges.get(-1)), bins, edges_before);
                 let counts = filled(&[bins + 1], Scalar::Int(0), x.dtype()).at(&bin).add(weights);
                 let counts = lax::slice_in_dim(&counts, 1, bins + 1, 0usize);
                 Ok(vec![if density { &counts / diff(edges, 1, 0) / counts.sum(..) } else { counts }])
@@ -396,7 +396,7 @@ fn count_points(args: &[Array], density: bool) -> Array {
     let bins = edges.iter().enumerate().map(|(column, edges)| {
         let x = sample.get((.., column));
         let is_last_edge = x.equal(edges.get(-1));
-        where_(is_last_edge, edges.size() as i32 - 1, edges.searchsorted_right(&x))
+        where_(is_last_edge, edges.size().saturating_sub(1), edges.searchsorted_right(&x))
     });
     let index: Vec<IndexItem> = bins.map(IntoIndexItem::into_index_item).collect();
     let shape: Vec<usize> = edges.iter().map(|edges| edges.size() + 1).collect();

@@ -263,7 +263,7 @@ pub fn isin(x: impl ArrayLike, test: impl ArrayLike) -> Array {
             }
             // Bisection needs no more memory than the operands, unlike a comparison of all pairs.
             let sorted = test.sort(0);
-            let index = sorted.searchsorted(x.ravel()).minimum(test.size() as i32 - 1);
+            let index = sorted.searchsorted(x.ravel()).minimum(test.size() - 1);
             Ok(vec![lax::reshape(&sorted.get(&index), x.shape()).equal(x)])
         })
     })

@@ -325,28 +325,26 @@ fn checked(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode) ->
 /// because slices are faster than a gather.
 fn extend_from_elements(x: &Array, dim: usize, (low, high): (i64, i64), mode: PadMode) -> Result<Array> {
     let n = x.shape()[dim] as i64;
-    let places: Vec<i64> = (-low..n + high)
-        .map(|i| match mode {
-            PadMode::Edge => i.clamp(0, n - 1),
-            PadMode::Wrap => i.rem_euclid(n),
-            PadMode::Symmetric => {
-                let i = i.rem_euclid(2 * n);
-                i.min(2 * n - 1 - i)
-            }
-            _ if n == 1 => 0,
-            // Reflection alternates the direction.
-            _ => {
-                let i = i.rem_euclid(2 * (n - 1));
-                i.min(2 * (n - 1) - i)
-            }
-        })
-        .collect();
-    let parts = runs(&places);
-    if parts.len() > MAX_PARTS {
-        let places: Vec<i32> = places.iter().map(|&i| i as i32).collect();
+    let place = |i: i64| match mode {
+        PadMode::Edge => i.clamp(0, n - 1),
+        PadMode::Wrap => i.rem_euclid(n),
+        PadMode::Symmetric => {
+            let i = i.rem_euclid(2 * n);
+            i.min(2 * n - 1 - i)
+        }
+        _ if n == 1 => 0,
+        // Reflection alternates the direction.
+        _ => {
+            let i = i.rem_euclid(2 * (n - 1));
+            i.min(2 * (n - 1) - i)
+        }
+    };
+    // Wide padding repeats the array more often than a program can list.
+    let Some(parts) = runs((-low..n + high).map(place)) else {
+        let places: Vec<i32> = (-low..n + high).map(|i| place(i) as i32).collect();
         let places = Array::from_slice(&places, &[places.len()])?;
         return Ok(x.take_mode(places, dim as i32, GatherScatterMode::PromiseInBounds));
-    }
+    };
     let parts = parts.into_iter().map(|(start, step, count)| match step {
         1 => lax::slice_in_dim(x, start, start + count, dim),
         -1 => lax::rev(&lax::slice_in_dim(x, start + 1 - count, start + 1, dim), &[dim]),
@@ -362,17 +360,27 @@ fn extend_from_elements(x: &Array, dim: usize, (low, high): (i64, i64), mode: Pa
 /// A dimension that consists of more runs than this is gathered element by element, so that the program stays short.
 const MAX_PARTS: usize = 16;
 
-/// Divides indices into runs that rise by one, fall by one or repeat. Each run is its first index, its step and its length.
-fn runs(places: &[i64]) -> Vec<(usize, i64, usize)> {
+/// Divides indices into runs that rise by one, fall by one or repeat. Each run is its first index, its step and its length. Returns
+/// `None` if there are more runs than [`MAX_PARTS`].
+fn runs(mut places: impl Iterator<Item = i64>) -> Option<Vec<(usize, i64, usize)>> {
     let mut runs: Vec<(usize, i64, usize)> = Vec::new();
-    let mut remaining = places;
-    while let [start, ..] = remaining {
-        let step = remaining.get(1).map(|second| second - start).filter(|step| step.abs() <= 1).unwrap_or(1);
-        let count = 1 + remaining.windows(2).take_while(|pair| pair[1] - pair[0] == step).count();
-        runs.push((*start as usize, step, count));
-        remaining = &remaining[count..];
+    let Some(mut previous) = places.next() else { return Some(runs) };
+    runs.push((previous as usize, 1, 1));
+    for place in places {
+        let step = place - previous;
+        previous = place;
+        if let Some((_, run_step, count)) = runs.last_mut()
+            && (*count == 1 && step.abs() <= 1 || *count > 1 && *run_step == step)
+        {
+            (*run_step, *count) = (step, *count + 1);
+            continue;
+        }
+        if runs.len() == MAX_PARTS {
+            return None;
+        }
+        runs.push((place as usize, 1, 1));
     }
-    runs
+    Some(runs)
 }
 
 /// Extends one dimension by its odd reflection, which mirrors positions and values. A piece can't be longer than the array, so wide

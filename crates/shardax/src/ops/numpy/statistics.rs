@@ -357,7 +357,7 @@ pub fn interp(x: impl ArrayLike, xp: impl ArrayLike, fp: impl ArrayLike) -> Arra
         }
         composite1("interp", (), &args, |(), args| {
             let (x, xp, fp) = (&args[0], &args[1], &args[2]);
-            let n = xp.size() as i32;
+            let n = xp.size();
             let i = xp.searchsorted_right(x).clip(1, (n - 1).max(1));
             // The points before and after `x`; values outside of the points are replaced at the end.
             let before = &i - 1;
