@@ -20,6 +20,7 @@
 //! | [`remainder`] | remainders of divisions | f32, f64 |
 //! | [`scatter_add`] | sums of numbers at positions of a vector | f32, f64, integers of 32 and 64 bits |
 //! | [`search_sorted`] | the positions of values in an ascending array | f32, f64, integers of 32 and 64 bits |
+//! | [`select_and_scatter_add`] | gradients of maxima and minima of windows | f32, f64 |
 //! | [`sort`], [`sort_keys`] | rows of several arrays, ordered by the first ones | numbers of 1 to 16 bytes |
 //! | [`softmax`], [`softmax_columns`] | exponentials of rows or columns, divided by their sum | f32, f64 |
 //! | [`top_k`] | the largest elements of rows, and their indices | f32 |
@@ -90,6 +91,7 @@ mod row_sums;
 mod scatter_add;
 mod scratch;
 mod search_sorted;
+mod select_and_scatter;
 mod small_products;
 mod softmax;
 mod sort;
@@ -131,6 +133,7 @@ pub use real::Real;
 pub use remainder::{Remainder, remainder};
 pub use scatter_add::{Addend, scatter_add};
 pub use search_sorted::{SearchKey, search_sorted};
+pub use select_and_scatter::{Selectable, Selection, select_and_scatter_add};
 pub use small_products::MAX_SMALL_SIDE;
 pub use softmax::{Logit, softmax, softmax_columns};
 pub use sort::{KeyOrder, MAX_KEY_BITS, SortKey, SortOperand, sort, sort_keys};

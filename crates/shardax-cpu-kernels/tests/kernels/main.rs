@@ -15,6 +15,7 @@ mod power;
 mod remainder;
 mod scatter_add;
 mod search_sorted;
+mod select_and_scatter;
 #[cfg(feature = "decompositions")]
 mod small_matrices;
 mod softmax;

@@ -42,6 +42,7 @@ mod tridiagonal;
 mod trimming;
 mod vectors;
 mod weak;
+mod windows;
 
 use shardax::prelude::*;
 

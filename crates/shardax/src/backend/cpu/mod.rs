@@ -44,6 +44,8 @@ use crate::ops::primitive::cumulative::Cumulative;
 use crate::ops::primitive::reduce::{Reduce, Reducer};
 #[cfg(feature = "cpu-kernels")]
 use crate::ops::primitive::search_sorted::SearchSorted;
+#[cfg(feature = "cpu-kernels")]
+use crate::ops::primitive::select_and_gather::SelectAndScatterAdd;
 use crate::ops::primitive::slices::{Concatenate, Pad, Reverse, Slice};
 #[cfg(feature = "cpu-kernels")]
 use crate::ops::primitive::softmax::Softmax;
@@ -76,6 +78,10 @@ pub(super) fn add(rules: &mut Rules) {
     #[cfg(feature = "cpu-kernels")]
     rules.add(CPU, |search: &SearchSorted, cx, args, outs| {
         Ok(kernels::search_sorted::lower(search, cx, args, &outs[0]))
+    });
+    #[cfg(feature = "cpu-kernels")]
+    rules.add(CPU, |scatter: &SelectAndScatterAdd, cx, args, outs| {
+        Ok(kernels::select_and_scatter::lower(&scatter.0, cx, [args[0], args[1]], &outs[0]).map(|sums| vec![sums]))
     });
     #[cfg(feature = "cpu-kernels")]
     rules.add(CPU, |softmax: &Softmax, cx, args, outs| {

@@ -147,9 +147,9 @@ fn called(
 }
 
 /// The attributes of a call.
-const STRIDE: [&str; SPATIAL] = ["stride_0", "stride_1", "stride_2"];
-const DILATION: [&str; SPATIAL] = ["dilation_0", "dilation_1", "dilation_2"];
-const LOW: [&str; SPATIAL] = ["low_0", "low_1", "low_2"];
+pub(super) const STRIDE: [&str; SPATIAL] = ["stride_0", "stride_1", "stride_2"];
+pub(super) const DILATION: [&str; SPATIAL] = ["dilation_0", "dilation_1", "dilation_2"];
+pub(super) const LOW: [&str; SPATIAL] = ["low_0", "low_1", "low_2"];
 /// The number of groups, and how images of features in groups are laid out.
 const FEATURE_GROUPS: &str = "groups";
 const CHANNELS_FIRST: &str = "channels_first";
@@ -259,7 +259,7 @@ fn convolve(
 }
 
 /// The window of a call, without its positions.
-fn read(frame: &CallFrame<'_>) -> Result<FilterWindow, String> {
+pub(super) fn read(frame: &CallFrame<'_>) -> Result<FilterWindow, String> {
     let mut of =
         FilterWindow { stride: [1; SPATIAL], dilation: [1; SPATIAL], low: [0; SPATIAL], positions: [1; SPATIAL] };
     for d in 0..SPATIAL {
@@ -271,7 +271,7 @@ fn read(frame: &CallFrame<'_>) -> Result<FilterWindow, String> {
 }
 
 /// The spatial dimensions, starting at dimension `at`.
-fn spatial(shape: &[usize], at: usize) -> Result<[usize; SPATIAL], String> {
+pub(super) fn spatial(shape: &[usize], at: usize) -> Result<[usize; SPATIAL], String> {
     let dims = shape.get(at..).and_then(|shape| shape.first_chunk());
     dims.copied().ok_or_else(|| format!("too few dimensions: {shape:?}"))
 }

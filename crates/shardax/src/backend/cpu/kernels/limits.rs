@@ -44,6 +44,11 @@ pub(super) const SUMS_PER_UPDATE: usize = 2;
 /// Searches in ascending arrays, in values.
 pub(super) const SEARCH: usize = 1 << 8;
 
+/// Sums at the places of maxima of windows, in elements of all windows, and the maximum number of padded elements for each element of the
+/// operand.
+pub(super) const SELECT_AND_SCATTER: usize = 1 << 13;
+pub(super) const PADDED_WINDOWS: u64 = 16;
+
 /// Sorts, in elements.
 pub(super) const SORT: usize = 1 << 5;
 

@@ -23,6 +23,7 @@ pub(in crate::backend) mod matmul;
 pub(super) mod remainder;
 pub(super) mod scatter_add;
 pub(super) mod search_sorted;
+pub(super) mod select_and_scatter;
 pub(super) mod softmax;
 pub(super) mod sort;
 #[cfg(test)]
@@ -89,6 +90,7 @@ const HANDLERS: &[(&str, Handler)] = &[
     (elementwise::POW, elementwise::handle_pow),
     (scatter_add::TARGET, scatter_add::handle),
     (search_sorted::TARGET, search_sorted::handle),
+    (select_and_scatter::TARGET, select_and_scatter::handle),
     (sort::TARGET, sort::handle),
     (sort::INTEGERS, sort::handle_integers),
     (filter_window::TARGET, filter_window::handle),

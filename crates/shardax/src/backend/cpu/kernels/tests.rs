@@ -6,7 +6,7 @@ use super::*;
 
 /// The attributes of a window of one element.
 const WINDOW: &str = "stride_0=1 stride_1=1 stride_2=1 dilation_0=1 dilation_1=1 dilation_2=1 low_0=0 low_1=0 low_2=0 \
-                      base_0=1 base_1=1 base_2=1 groups=2 channels_first=0";
+                      base_0=1 base_1=1 base_2=1 groups=2 channels_first=0 window_0=1 window_1=1 window_2=1 min=0";
 
 /// A call of each target: the operands, the attributes and the results.
 const CALLS: &[(&str, &str, &str, &str)] = &[
@@ -29,6 +29,7 @@ const CALLS: &[(&str, &str, &str, &str)] = &[
     (elementwise::POW, "0xf32 0xf32", "", "0xf32"),
     (scatter_add::TARGET, "0xf32 0xi32 0xf32", "", "0xf32"),
     (search_sorted::TARGET, "0xf32 3xf32", "counts_equal=0", "3xi32"),
+    (select_and_scatter::TARGET, "0x1x4x4x4xf32 0x1x4x4x4xf32", WINDOW, "0x1x4x4x4xf32"),
     (sort::TARGET, "2x0xf32 2x0xi32", "keys=1", "2x0xf32 2x0xi32"),
     (softmax::TARGET, "0x4x1xf32", "", "0x4x1xf32"),
     (top_k::TARGET, "0x4xf32", "", "0x2xf32 0x2xi32"),
