@@ -49,6 +49,9 @@ pub(super) const SEARCH: usize = 1 << 8;
 pub(super) const SELECT_AND_SCATTER: usize = 1 << 13;
 pub(super) const PADDED_WINDOWS: u64 = 16;
 
+/// The minimum number of elements of such a window. XLA reads the operand once for each of them, which is fast enough for fewer.
+pub(super) const SELECTION_WINDOW: usize = 6;
+
 /// Sorts, in elements.
 pub(super) const SORT: usize = 1 << 5;
 

@@ -27,7 +27,8 @@ pub(crate) fn lower(of: &ReduceWindow, cx: &mut Lowering, [source, operand]: [Va
     let dtype = widened(out.dtype);
     let windows = cx.shape(source).clone();
     let work = size(&windows).saturating_mul(of.count());
-    if !matches!(dtype, DType::F32 | DType::F64) || !is_worth(work, limits::SELECT_AND_SCATTER) {
+    let is_large = is_worth(work, limits::SELECT_AND_SCATTER) && is_worth(of.count(), limits::SELECTION_WINDOW);
+    if !matches!(dtype, DType::F32 | DType::F64) || !is_large {
         return None;
     }
     let spatial = spatial_dims(of)?;
