@@ -213,7 +213,7 @@ fn power(matrix: &Array, p: usize) -> Array {
     }
     let half = power(matrix, p / 2);
     let even = product(&half, &half);
-    if p % 2 == 0 { even } else { product(&even, matrix) }
+    if p.is_multiple_of(2) { even } else { product(&even, matrix) }
 }
 
 #[track_caller]

@@ -5,6 +5,7 @@ use std::f64::consts::PI;
 
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
+use crate::default_dtype;
 use crate::error::{AtCaller, Result, err};
 use crate::linalg::eigh;
 use crate::ops::elementwise::arctan2;
@@ -130,13 +131,13 @@ impl Rotation {
 
     /// Creates the rotation by 0.
     pub fn identity() -> Rotation {
-        Rotation { quat: Array::from([0.0, 0.0, 0.0, 1.0]).astype(crate::numpy::zeros(0).dtype()) }
+        Rotation { quat: Array::from([0.0, 0.0, 0.0, 1.0]).astype(default_dtype::float()) }
     }
 
     /// Creates `num` rotations that are uniformly distributed.
     #[track_caller]
     pub fn random(key: impl RandomKey, num: usize) -> Rotation {
-        at_caller(|| Rotation::normalized(&random::normal(key, [num, 4])))
+        at_caller(|| Rotation::normalized(&random::normal_dtype(key, [num, 4], default_dtype::float())))
     }
 
     /// Concatenates batches of rotations along their first dimension.
