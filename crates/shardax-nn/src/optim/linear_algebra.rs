@@ -132,7 +132,7 @@ pub fn matrix_inverse_pth_root(matrix: impl ArrayLike, p: usize) -> Result<(Arra
     let (dtype, n) = (matrix.dtype(), matrix.shape()[0]);
     // Half precision cannot represent the error at which the iteration ends.
     let matrix = matrix.astype(super::wide_dtype(dtype));
-    let identity = eye(n).astype(matrix.dtype());
+    let identity = diag(ones_dtype(n, matrix.dtype()), 0);
     let (largest, _) = power_iteration(&matrix)?;
     let damped = &matrix + 1e-6 * largest.maximum(1e-16) * &identity;
     let error_of = |m: &Array| (m - &identity).abs().max(..);

@@ -86,7 +86,7 @@ pub fn on_gpus(topology: &Topology) -> Result<()> {
     fn on(shape: &[usize], dtype: DType, device: &Device) -> Array {
         shape_dtype_struct_on(shape, dtype, device)
     }
-    let (f32, bf16) = (DType::F32, DType::Bf16);
+    let bf16 = DType::Bf16;
     let x = on(&[60, 128], f32, &device);
     compiles(
         topology,
@@ -233,7 +233,7 @@ fn ragged_matmul(groups: Array, x: Array, w: Array) -> Result<Array> {
 pub fn on_tpus(topology: &Topology) -> Result<()> {
     let device = topology.devices().swap_remove(0);
     let on = |shape: &[usize], dtype| shape_dtype_struct_on(shape, dtype, &device);
-    let (f32, bf16) = (DType::F32, DType::Bf16);
+    let bf16 = DType::Bf16;
     let x = || on(&[60, 128], f32);
     compiles(topology, MOSAIC, "matrix_add", jit(matrix_add).lower((x(), x()))?)?;
     compiles(topology, MOSAIC, "softmax", jit(softmax).lower(x())?)?;
