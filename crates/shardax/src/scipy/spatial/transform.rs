@@ -8,6 +8,7 @@ use crate::core::program::trace::at_caller;
 use crate::default_dtype;
 use crate::error::{AtCaller, Result, err};
 use crate::linalg::eigh;
+use crate::ops::constants::zeros_like;
 use crate::ops::elementwise::arctan2;
 use crate::ops::index::{Ellipsis, IntoIndex};
 use crate::ops::numpy::{concatenate, hypot, promote_dtypes, remainder, stack, to_inexact, where_};
@@ -120,7 +121,7 @@ impl Rotation {
         Ok(at_caller(|| {
             let about = |n: usize| {
                 let half = angles.get((Ellipsis, n)) / 2;
-                let mut parts = [(); 4].map(|()| crate::numpy::zeros_like(&half));
+                let mut parts = [(); 4].map(|()| zeros_like(&half));
                 parts[axes[n]] = half.sin();
                 parts[3] = half.cos();
                 Rotation { quat: stack(&parts, -1) }
