@@ -12,6 +12,7 @@ mod convolutions;
 mod cumulatives;
 mod decompositions;
 mod edges;
+mod empty;
 mod extremes;
 mod factors;
 mod groups;
