@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use shardax::prelude::*;
 
-use super::{GradientTransformation, Schedule, count, safe_increment, tree_utils};
+use super::{GradientTransformation, Schedule, count, safe_increment, scalar_dtype, tree_utils};
 use crate::State;
 use crate::check::value_error;
 use crate::shared::Shared;
@@ -86,7 +86,8 @@ impl<P: Tree, T: GradientTransformation<P> + 'static> GradientTransformation<P> 
             value.check(name)?;
         }
         let dtype = tree_utils::dtype(params);
-        let hyperparams: State = self.hyperparams.iter().map(|(k, v)| (k.clone(), v.at(0).astype(dtype))).collect();
+        let first = |value: &Schedule| value.at_in(&count(), scalar_dtype(params)).astype(dtype);
+        let hyperparams: State = self.hyperparams.iter().map(|(name, value)| (name.clone(), first(value))).collect();
         let inner_state = (self.inner_factory.0)(&hyperparams).init(params)?;
         Ok(InjectHyperparamsState { count: count(), hyperparams, inner_state })
     }
@@ -99,7 +100,7 @@ impl<P: Tree, T: GradientTransformation<P> + 'static> GradientTransformation<P> 
                 return value_error(format!("inject_hyperparams: the state has no {name:?}"));
             }
             if !value.is_constant() {
-                hyperparams.insert(name.clone(), value.at(&state.count).astype(dtype));
+                hyperparams.insert(name.clone(), value.at_in(&state.count, scalar_dtype(params)).astype(dtype));
             }
         }
         let (updates, inner_state) = (self.inner_factory.0)(&hyperparams).update(grads, state.inner_state, params)?;

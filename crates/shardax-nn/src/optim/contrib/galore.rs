@@ -6,7 +6,7 @@ use super::super::tree_utils::cast_like;
 use super::super::{ScaleByAdam, scale_by_adam};
 use super::{
     AddDecayedWeights, GradientTransformation, ScaleByLearningRate, Schedule, add_decayed_weights, count,
-    in_wide_dtypes, safe_increment, scale_by_learning_rate,
+    in_wide_dtypes, safe_increment, scale_by_learning_rate, wide_dtype,
 };
 use crate::check::{FINITE, positive, within};
 
@@ -74,8 +74,8 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for ScaleB
         within(owner, "scale", self.scale, FINITE)?;
         let projector = tree::map(
             |p: Array| match Side::of(&p) {
-                Some(side) => zeros_dtype([side.length(&p), self.rank_of(&p)], p.dtype()),
-                None => zeros_dtype([0, 0], p.dtype()),
+                Some(side) => zeros_dtype([side.length(&p), self.rank_of(&p)], wide_dtype(p.dtype())),
+                None => zeros_dtype([0, 0], wide_dtype(p.dtype())),
             },
             params.clone(),
         )?;
@@ -136,7 +136,7 @@ impl<T> ScaleByGalore<T> {
         let dtype = old.dtype();
         let new = |(gradient, _): (Array, Array)| -> Result<Array> {
             let (u, _, vh) = linalg::svd(&gradient);
-            let vectors = if side == Side::Rows { u } else { vh.mt() };
+            let vectors = if side == Side::Rows { u } else { adjoint(&vh) };
             Ok(vectors.get((.., 0..rank)).astype(dtype))
         };
         let like = gradient.clone();
@@ -153,10 +153,12 @@ enum Side {
 }
 
 impl Side {
-    /// Returns `None` for arrays that are not matrices.
+    /// Returns `None` for arrays that are not matrices, and for matrices without elements.
     fn of(x: &Array) -> Option<Side> {
         match *x.shape() {
-            [rows, columns] => Some(if rows >= columns { Side::Rows } else { Side::Columns }),
+            [rows, columns] if rows > 0 && columns > 0 => {
+                Some(if rows >= columns { Side::Rows } else { Side::Columns })
+            }
             _ => None,
         }
     }
@@ -167,7 +169,7 @@ impl Side {
 
     fn project(self, matrix: &Array, projector: &Array) -> Array {
         match self {
-            Side::Rows => projector.mt().matmul(matrix),
+            Side::Rows => adjoint(projector).matmul(matrix),
             Side::Columns => matrix.matmul(projector),
         }
     }
@@ -175,7 +177,12 @@ impl Side {
     fn lift(self, projected: &Array, projector: &Array) -> Array {
         match self {
             Side::Rows => projector.matmul(projected),
-            Side::Columns => projected.matmul(projector.mt()),
+            Side::Columns => projected.matmul(adjoint(projector)),
         }
     }
+}
+
+/// Returns the conjugate of the transpose.
+fn adjoint(matrix: &Array) -> Array {
+    conjugate(matrix.mt())
 }

@@ -4,7 +4,7 @@
 
 use shardax::prelude::*;
 
-use super::super::tree_utils::{NormOptions, abs_sq, update_moment, vdot};
+use super::super::tree_utils::{NormOptions, bias_correction, update_moment, update_moment_per_elem_norm, vdot};
 use super::{Schedule, count, estimate, in_wide_dtypes, one_minus_power, safe_increment, scalar_dtype, zeros_in};
 use crate::check::{DECAY, FINITE, NOT_NEGATIVE, within};
 
@@ -158,8 +158,7 @@ impl Momo {
             };
             let bound = self.adapt_lower_bound.then_some(self.lower_bound);
             let (step, model) = model.step(&line, &rate, bound);
-            let shrink = &rate * self.weight_decay / &line.growth;
-            let updates = tree::map2(|m: Array, p: Array| -(&shrink * p) - &step * m, exp_avg.clone(), params.clone())?;
+            let updates = line.updates(&(rate * self.weight_decay), &step, exp_avg.clone(), params)?;
             Ok((updates, MomoState { exp_avg, model }))
         })
     }
@@ -202,14 +201,9 @@ impl MomoAdam {
             let decay = shardax::numpy::full_dtype((), self.b1, state.model.loss.dtype());
             let model = state.model.observe(&value, vdot(&grads, params)?, &decay);
             let exp_avg = update_moment(&grads, &state.exp_avg, self.b1, 1)?;
-            let exp_avg_sq =
-                tree::map2(|v: Array, g: Array| self.b2 * v + (1.0 - self.b2) * abs_sq(&g), state.exp_avg_sq, grads)?;
-            let second = one_minus_power(self.b2, &model.count, dtype);
-            let direction = tree::map2(
-                |m: Array, v: Array| m / (self.eps + (v / &second).sqrt()),
-                exp_avg.clone(),
-                exp_avg_sq.clone(),
-            )?;
+            let exp_avg_sq = update_moment_per_elem_norm(&grads, &state.exp_avg_sq, self.b2, 2)?;
+            let squares = bias_correction(&exp_avg_sq, self.b2, &model.count)?;
+            let direction = tree::map2(|m: Array, v: Array| m / (self.eps + v.sqrt()), exp_avg.clone(), squares)?;
             let line = Line {
                 along: vdot(&exp_avg, params)?.real(),
                 norm: vdot(&exp_avg, &direction)?.real(),
@@ -218,8 +212,7 @@ impl MomoAdam {
             };
             let bound = self.adapt_lower_bound.then_some(self.lower_bound);
             let (step, model) = model.step(&line, &rate, bound);
-            let shrink = &rate * self.weight_decay / &line.growth;
-            let updates = tree::map2(|d: Array, p: Array| -(&shrink * p) - &step * d, direction, params.clone())?;
+            let updates = line.updates(&(rate * self.weight_decay), &step, direction, params)?;
             Ok((updates, MomoAdamState { exp_avg, exp_avg_sq, model }))
         })
     }
@@ -235,6 +228,22 @@ struct Line {
     correction: Array,
     /// One plus the learning rate times the weight decay.
     growth: Array,
+}
+
+impl Line {
+    /// Returns the updates for a step along `direction`, with the weight decay times the learning rate, in the dtypes of
+    /// `direction`.
+    fn updates<P: Tree>(&self, decay: &Array, step: &Array, direction: P, params: &P) -> Result<P> {
+        let shrink = decay / &self.growth;
+        tree::map2(
+            |d: Array, p: Array| {
+                let dtype = d.dtype();
+                (-(&shrink * p) - step * d).astype(dtype)
+            },
+            direction,
+            params.clone(),
+        )
+    }
 }
 
 impl LossModel {

@@ -6,7 +6,7 @@ use shardax::function::IntoOutput;
 use shardax::prelude::*;
 
 use super::super::tree_utils::{bias_correction, cast_like, update_moment};
-use super::{Schedule, count, in_wide_dtypes, safe_increment, zeros_in};
+use super::{Schedule, count, in_wide_dtypes, safe_increment, scalar_dtype, zeros_in};
 use crate::check::{DECAY, FINITE, NOT_NEGATIVE, positive, within};
 
 /// The optimizer that [`sophia`] returns.
@@ -126,7 +126,7 @@ impl Sophia {
                 bias_correction(&mu, self.b1, &step)?,
                 state.nu.clone(),
             )?;
-            let rate = self.learning_rate.at(&state.count);
+            let rate = self.learning_rate.at_in(&state.count, scalar_dtype(&grads));
             let updates = tree::map2(
                 |d: Array, p: Array| {
                     let dtype = d.dtype();
