@@ -29,7 +29,7 @@ def adapter(to, model, inputs, **options):
     (folder / "README.md").unlink(missing_ok=True)
     with torch.no_grad():
         output = model(**inputs)
-    logits = output.logits_per_image if "logits_per_image" in output else output.logits
+    logits = next(output[name] for name in ("logits_per_image", "logits_per_audio", "logits") if name in output)
     if "pixel_values" in inputs:
         inputs = {**inputs, "pixel_values": inputs["pixel_values"].permute(0, 2, 3, 1).contiguous()}
     arrays = {key: value.to(torch.int32) if value.dtype == torch.int64 else value for key, value in inputs.items()}
@@ -103,6 +103,8 @@ MORE = {
     "clipseg": ["q_proj", "out_proj", "fc2", "reduces.0", "film_mul"],
     "rt_detr": ["q_proj", "o_proj", "fc1", "value_proj"],
     "detr": ["q_proj", "o_proj", "fc1"],
+    "clap": ["query", "linear1", "reduction", "dense"],
+    "levit": ["queries_keys_values.linear", "linear_up.linear"],
     "convbert": ["query", "conv_out_layer", "dense"],
     "wav2vec2_conformer": ["linear_q", "linear_pos", "intermediate_dense"],
     "wav2vec2_bert": ["linear_v", "output_dense"],
@@ -115,11 +117,13 @@ MORE = {
 def more():
     """Adapters of models of many kinds, for the inputs in the folder of the model."""
     for name, targets in MORE.items():
+        if sys.argv[2:] and name not in sys.argv[2:]:
+            continue
         torch.manual_seed(8)
         case = load_file(OUT / name / "case.safetensors")
         [class_name] = json.loads((OUT / name / "config.json").read_text())["architectures"]
         suffix = "_0" if "pixel_values_0" in case else ""
-        kinds = ["input_ids", "attention_mask", f"pixel_values{suffix}", "input_values", "input_features", "decoder_input_ids"]
+        kinds = ["input_ids", "attention_mask", f"pixel_values{suffix}", "input_values", "input_features", "is_longer", "decoder_input_ids"]
         inputs = {kind.removesuffix(suffix): case[kind] for kind in kinds if kind in case}
         inputs = {kind: array.long() if array.dtype == torch.int32 else array for kind, array in inputs.items()}
         if "pixel_values" in inputs:
@@ -164,7 +168,7 @@ def older():
 def main():
     if sys.argv[1:] == ["joined"]:
         return joined()
-    if sys.argv[1:] == ["more"]:
+    if sys.argv[1:2] == ["more"]:
         return more()
     if sys.argv[1:] == ["older"]:
         return older()

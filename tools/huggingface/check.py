@@ -16,9 +16,10 @@ GOLDEN = pathlib.Path(__file__).parents[2] / "crates/shardax-models/tests/golden
 
 
 # What no result depends on, and tables of sines and distances that transformers computes, which `shardax_models` does not save.
-UNUSED = ("pooler.", "embed_positions.weight", "num_batches_tracked", "relative_position_index")
+UNUSED = ("pooler.", "embed_positions.weight", "num_batches_tracked", "relative_position_index", "text_model.embeddings.position_ids",
+          "text_model.embeddings.token_type_ids")
 # Classes that have these results instead of logits.
-RESULTS = ("logits", "pred_masks", "logits_per_image", "last_hidden_state", "predicted_depth", "heatmaps")
+RESULTS = ("logits", "pred_masks", "logits_per_image", "logits_per_audio", "last_hidden_state", "predicted_depth", "heatmaps")
 # The other implementation of attention has other scores of distances in this class.
 SDPA = ("falcon_alibi",)
 
@@ -26,7 +27,7 @@ SDPA = ("falcon_alibi",)
 def inputs_of(case, number):
     """The inputs of a case, with the channels of images first, and with all patches of a masked model visible."""
     names = ("input_ids", "attention_mask", "token_type_ids", "bbox", "global_attention_mask", "decoder_input_ids", "input_values",
-             "input_features")
+             "input_features", "is_longer")
     given = {name: case[name] for name in names if name in case}
     images = next((name for name in (f"pixel_values{number}", "pixel_values") if name in case), None)
     if images:

@@ -120,6 +120,27 @@ def chinese_clip(name="chinese_clip", kind="ChineseCLIP", config=CHINESE):
     written(name, model, {"input_ids": tokens, "attention_mask": mask, "pixel_values": images, **{name: output[name] for name in names}})
 
 
+CLAP = {"text_config": {"vocab_size": VOCABULARY, "max_position_embeddings": 12, "pad_token_id": 1, "layer_norm_eps": 1e-5, **SIZES},
+        "audio_config": {"num_mel_bins": 8, "spec_size": 16, "window_size": 3, "patch_size": 2, "patch_stride": [2, 2], "depths": [2, 1],
+                         "num_attention_heads": [2, 4], "patch_embeds_hidden_size": 8, "hidden_size": 16}, "projection_dim": 10}
+
+
+def clap(name, **options):
+    """With padding, and sounds that are shorter than the model's length. With fusion, the second sound has three more parts."""
+    model = transformers.ClapModel(transformers.ClapConfig(**{**CLAP, "audio_config": {**CLAP["audio_config"], **options}}))
+    randomize(model)
+    norms(model)
+    mask = torch.tensor([[1] * 7, [1] * 4 + [0] * 3, [1] * 6 + [0]])
+    tokens = torch.randint(3, VOCABULARY, (3, 7)).where(mask.bool(), 1)
+    sounds = torch.randn(2, 4 if model.config.audio_config.enable_fusion else 1, 29, 8)
+    is_longer = torch.tensor([[False], [True]])
+    with torch.no_grad():
+        output = model(input_ids=tokens, input_features=sounds, attention_mask=mask, is_longer=is_longer)
+    names = ["logits_per_audio", "text_embeds", "audio_embeds"]
+    written(name, model, {"input_ids": tokens, "attention_mask": mask, "input_features": sounds, "is_longer": is_longer.int(),
+                          **{name: output[name] for name in names}})
+
+
 def dinov2(name="dinov2", kind="Dinov2ForImageClassification", **options):
     """With images of the size of the configuration, and of another one, for which positions are interpolated."""
     t = transformers
@@ -208,6 +229,16 @@ def detr(name, kind, **options):
             output = model(images)
         arrays |= {f"pixel_values_{number}": images, f"logits_{number}": output.logits, f"boxes_{number}": output.pred_boxes}
     written(name, model, arrays)
+
+
+DEFORMABLE = {**DETR, "d_model": 32, "encoder_layers": 1, "decoder_attention_heads": 4, "num_feature_levels": 3, "encoder_n_points": 2, "decoder_n_points": 3,
+              "two_stage_num_proposals": 3}
+DEFORMABLE_IMAGES = {**DETR_IMAGES, "out_features": ["stage1", "stage2"]}
+
+
+def deformable_detr(name, **options):
+    """With a level that no stage of the image has."""
+    detr(name, "DeformableDetr", backbone_config=DEFORMABLE_IMAGES, **{**DEFORMABLE, **options})
 
 
 RT_DETR_IMAGES = {"model_type": "rt_detr_resnet", "embedding_size": 8, "hidden_sizes": [8, 12, 16], "depths": [1, 2, 1], "out_indices": [2, 3]}
@@ -348,6 +379,23 @@ def staged(name, kind, size=16, **options):
     written(name, model, arrays)
 
 
+LEVIT = {"image_size": 64, "patch_size": 16, "kernel_size": 3, "stride": 2, "padding": 1, "hidden_sizes": [8, 12, 16], "num_attention_heads": [2, 3, 4],
+         "depths": [1, 1, 2], "key_dim": [4, 4, 4], "mlp_ratio": [2, 2, 2], "attention_ratio": [2, 2, 1]}
+
+
+def levit(name, kind, **options):
+    """With images of the size of the configuration, which four convolutions halve."""
+    labels = {i: str(i) for i in range(5)}
+    config = transformers.LevitConfig(**{**LEVIT, **options}, id2label=labels, label2id={v: k for k, v in labels.items()})
+    model = getattr(transformers, kind)(config)
+    randomize(model)
+    norms(model)
+    images = torch.randn(2, 3, config.image_size, config.image_size)
+    with torch.no_grad():
+        output = model(images)
+    written(name, model, {"pixel_values_0": images, "logits_0": output.logits if "logits" in output else output.last_hidden_state})
+
+
 PVT = {"image_size": 32, "num_encoder_blocks": 2, "hidden_sizes": [4, 8], "depths": [1, 2], "sequence_reduction_ratios": [2, 1],
        "num_attention_heads": [2, 4], "patch_sizes": [4, 2], "strides": [4, 2], "mlp_ratios": [2, 3]}
 
@@ -470,6 +518,34 @@ def blip(name):
         for _ in range(6):
             tokens = torch.cat([tokens, model(images, input_ids=tokens).logits[:, -1:].argmax(-1)], 1)
     written(name, model, {"pixel_values": images, "decoder_input_ids": targets, "logits": logits, "generated": tokens[:, 1:]})
+
+
+def blip_answers(name):
+    """The class that answers questions, of which one is padded."""
+    # Answers attend to questions by layers for the features of images.
+    config = {**BLIP, "vision_config": {**BLIP["vision_config"], "hidden_size": 16}}
+    model = transformers.BlipForQuestionAnswering(transformers.BlipConfig(**config))
+    randomize(model)
+    images, questions, answers = torch.randn(2, 3, 8, 8), torch.randint(4, VOCABULARY, (2, 6)), torch.randint(4, VOCABULARY, (2, 5))
+    mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
+    with torch.no_grad():
+        image = model.vision_model(images).last_hidden_state
+        question = model.text_encoder(input_ids=questions, attention_mask=mask, encoder_hidden_states=image).last_hidden_state
+        logits = model.text_decoder(input_ids=answers, encoder_hidden_states=question, encoder_attention_mask=mask).logits
+        tokens = model.generate(questions, images, max_new_tokens=6, do_sample=False)
+    written(name, model, {"pixel_values": images, "input_ids": questions, "attention_mask": mask, "decoder_input_ids": answers, "logits": logits,
+                          "generated": tokens[:, 1:]})
+
+
+def blip_matches(name):
+    """The class that compares images with texts, of which one is padded."""
+    model = transformers.BlipForImageTextRetrieval(transformers.BlipConfig(**BLIP, image_text_hidden_size=10))
+    randomize(model)
+    images, tokens = torch.randn(2, 3, 8, 8), torch.randint(4, VOCABULARY, (2, 6))
+    mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
+    with torch.no_grad():
+        logits, similarities = (model(tokens, images, use_itm_head=is_match, attention_mask=mask).itm_score for is_match in [True, False])
+    written(name, model, {"pixel_values": images, "input_ids": tokens, "attention_mask": mask, "logits": logits, "similarities": similarities})
 
 
 FLORENCE = {
@@ -767,6 +843,8 @@ CASES = {
     "metaclip_2": lambda: clip("metaclip_2", end=2, kind="MetaClip2"),
     "chinese_clip": chinese_clip,
     "altclip": lambda: chinese_clip("altclip", "AltCLIP", ALT),
+    "clap": lambda: clap("clap"),
+    "clap_fused": lambda: clap("clap_fused", enable_fusion=True, qkv_bias=False),
     "clipseg": lambda: clipseg("clipseg"),
     "clipseg_pixels": lambda: clipseg("clipseg_pixels", use_complex_transposed_convolution=True, conditional_layer=1),
     "dinov2": dinov2,
@@ -806,6 +884,8 @@ CASES = {
     "segformer": lambda: staged("segformer", "SegformerForImageClassification", size=32, **SEGFORMER, reshape_last_stage=False),
     "pvt_v2": lambda: staged("pvt_v2", "PvtV2ForImageClassification", size=32, **SEGFORMER),
     "pvt_v2_model": lambda: staged("pvt_v2_model", "PvtV2Model", size=32, **SEGFORMER, qkv_bias=False),
+    "levit": lambda: levit("levit", "LevitForImageClassificationWithTeacher"),
+    "levit_model": lambda: levit("levit_model", "LevitModel", image_size=80),
     "pvt": lambda: first_pyramid("pvt", "PvtForImageClassification"),
     "pvt_model": lambda: first_pyramid("pvt_model", "PvtModel", qkv_bias=False, hidden_act="relu"),
     "segformer_pixels": lambda: staged("segformer_pixels", "SegformerForSemanticSegmentation", size=32, **SEGFORMER, decoder_hidden_size=6),
@@ -842,6 +922,9 @@ CASES = {
     "yolos_rest": lambda: yolos("yolos_rest", "YolosForObjectDetection", image_size=[10, 13], use_mid_position_embeddings=False, qkv_bias=False),
     "yolos_model": lambda: yolos("yolos_model", "YolosModel"),
     "detr": lambda: detr("detr", "Detr"),
+    "deformable_detr": lambda: deformable_detr("deformable_detr", num_feature_levels=4),
+    "deformable_detr_refined": lambda: deformable_detr("deformable_detr_refined", with_box_refine=True),
+    "deformable_detr_proposals": lambda: deformable_detr("deformable_detr_proposals", with_box_refine=True, two_stage=True, num_feature_levels=2),
     "table_transformer": lambda: detr("table_transformer", "TableTransformer", activation_function="gelu"),
     "rt_detr": lambda: rt_detr("rt_detr", "RTDetr"),
     "rt_detr_basic": lambda: rt_detr("rt_detr_basic", "RTDetr", {"layer_type": "basic", "downsample_in_bottleneck": True}, hidden_expansion=0.5,
@@ -851,6 +934,8 @@ CASES = {
     "longt5": lambda: longt5("longt5", "transient-global", feed_forward_proj="gated-gelu", tie_word_embeddings=False),
     "longt5_local": lambda: longt5("longt5_local", "local"),
     "blip": lambda: blip("blip"),
+    "blip_answers": lambda: blip_answers("blip_answers"),
+    "blip_matches": lambda: blip_matches("blip_matches"),
     "florence2": lambda: florence("florence2"),
     # Patches that do not fill an image, whose rows and columns are scaled.
     "mobilevit": lambda: staged("mobilevit", "MobileViTForImageClassification", size=64, **MOBILEVIT),

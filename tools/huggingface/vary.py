@@ -20,7 +20,7 @@ from transformers import (AutoConfig, AutoModel, AutoModelForAudioClassification
                           AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoModelForZeroShotImageClassification)
 
 from defaults import defaults
-from towers import ALT, AST, BLIP, CHINESE, MOBILEVIT, RT_DETR, RT_DETR_IMAGES, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DONUT, DPT, DPT_ENCODER, LED, MOONSHINE, OWL, PVT, SAM, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS, random_tables
+from towers import ALT, AST, BLIP, CHINESE, CLAP, CLIPSEG, FLORENCE, DEFORMABLE, DEFORMABLE_IMAGES, FRAMES, LEVIT, MOBILEVIT, RT_DETR, RT_DETR_IMAGES, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DONUT, DPT, DPT_ENCODER, LED, MOONSHINE, OWL, PVT, SAM, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS, random_tables
 from generate import DISTANCES, DISTILLED, FAMILIES, DECODER, GPT, KV, MODERN, SIZES, TEXTS as PUBLISHED, VOCABULARY, class_of_texts, randomize, sizes_of
 
 transformers.logging.set_verbosity_error()
@@ -89,12 +89,14 @@ OTHERS = {
     AutoModelForObjectDetection: {
         "yolos": {**YOLOS, **LABELS},
         **{kind: {**RT_DETR, **LABELS, "backbone_config": RT_DETR_IMAGES} for kind in ["rt_detr", "rt_detr_v2"]},
+        "deformable_detr": {**DEFORMABLE, **LABELS, "use_timm_backbone": False, "backbone_config": DEFORMABLE_IMAGES},
         **{kind: {**DETR, **LABELS, "use_timm_backbone": False, "backbone_config": DETR_IMAGES} for kind in ["detr", "table-transformer"]},
     },
     AutoModelForAudioClassification: {"audio-spectrogram-transformer": {**AST, **LABELS}},
     AutoModelForCTC: {
         **{kind: WAVES for kind in ["wav2vec2", "hubert", "wavlm", "unispeech", "unispeech-sat", "sew"]},
         "wav2vec2-conformer": {**WAVES, "conv_depthwise_kernel_size": 5},
+        "wav2vec2-bert": {**FRAMES, "architectures": ["Wav2Vec2BertForCTC"]},
         "data2vec-audio": {**WAVES, "num_conv_pos_embeddings": 2, "conv_pos_kernel_size": 5},
     },
     AutoModelForImageClassification: {
@@ -105,6 +107,7 @@ OTHERS = {
         "poolformer": {**STAGES, "num_encoder_blocks": 2, "patch_sizes": [7, 3], "strides": [4, 2], "padding": [2, 1]},
         "segformer": {**STAGES, **SEGFORMER, "architectures": ["SegformerForImageClassification"]},
         "pvt_v2": {**STAGES, **SEGFORMER, "architectures": ["PvtV2ForImageClassification"]},
+        "levit": {**LABELS, **LEVIT},
         "pvt": {**LABELS, **PVT, "architectures": ["PvtForImageClassification"]},
         "mobilevit": {**LABELS, **MOBILEVIT},
         "resnet": {**STAGES, "embedding_size": 6},
@@ -143,11 +146,18 @@ TOWERS["sam"] = SAM
 TOWERS["blip"] = BLIP
 TOWERS["owlvit"] = TOWERS["owlv2"] = {"text_config": {**OWL["text_config"], "eos_token_id": 31}, "vision_config": OWL["vision_config"], "projection_dim": 16}
 TOWERS["altclip"] = ALT
+TOWERS["clipseg"] = CLIPSEG
+TOWERS["florence2"] = FLORENCE
+TOWERS["clap"] = {key: value for key, value in CLAP.items() if isinstance(value, dict)}
 TOWERS["chinese_clip"] = {key: value for key, value in CHINESE.items() if isinstance(value, dict)}
 # The types of parts whose names differ from the names of their fields.
 PART_TYPES = {"prompt_encoder_config": "sam_prompt_encoder", "mask_decoder_config": "sam_mask_decoder"}
+PARTS_OF_KINDS = {("florence2", "vision_config"): "florence_vision"}
 CLASSES = {kind: name for name, kinds in OTHERS.items() for kind in kinds} | {kind: AutoModelForZeroShotImageClassification for kind in TOWERS}
 CLASSES["sam"] = transformers.SamModel
+CLASSES["clap"] = transformers.ClapModel
+CLASSES["clipseg"] = transformers.CLIPSegForImageSegmentation
+CLASSES["florence2"] = transformers.Florence2ForConditionalGeneration
 CLASSES["blip"] = transformers.BlipForConditionalGeneration
 CLASSES["owlvit"] = CLASSES["owlv2"] = transformers.AutoModelForZeroShotObjectDetection
 CLASSES["donut"] = CLASSES["vision-encoder-decoder"] = transformers.VisionEncoderDecoderModel
@@ -301,12 +311,17 @@ def fields_of_towers(kind, base):
     for part, fields in base.items():
         if not isinstance(fields, dict):
             continue
-        part_type = PART_TYPES.get(part) or fields.get("model_type", f"{kind}_{part.removesuffix('_config')}_model")
+        part_type = PART_TYPES.get(part) or PARTS_OF_KINDS.get((kind, part)) or fields.get("model_type", f"{kind}_{part.removesuffix('_config')}_model")
         varied += [{**base, part: other} for other in fields_of(part_type, fields)]
     if CLASSES[kind] is transformers.VisionEncoderDecoderModel:
         return varied + [{**base, "tie_word_embeddings": True}]
     if kind == "sam":
         return varied + sam_fields(base)
+    if kind == "clap":
+        audio = [{"enable_fusion": True}, {"enable_fusion": True, "fusion_type": "aff_2d"}, {"enable_fusion": True, "aff_block_r": 2}, {"spec_size": 32},
+                 {"num_mel_bins": 16}, {"patch_stride": [1, 1]}, {"patch_size": 4}, {"window_size": 4}, {"window_size": 5}, {"depths": [2]}]
+        varied += [{**base, "audio_config": {**base["audio_config"], **fields}} for fields in audio]
+        varied += [{**base, "projection_hidden_act": "gelu"}]
     known = {"projection_dim": 10, "logit_scale_init_value": 1.5, "initializer_factor": 0.7, "text_config_dict": None,
              "vision_config_dict": {"hidden_act": "relu"}, "tie_word_embeddings": False, "projection_bias": True}
     return varied + [{**base, name: value} for name, value in known.items()]
@@ -351,6 +366,9 @@ def inputs_of(kind, config):
         inputs = {"input_values": torch.randn(2, config.max_length, config.num_mel_bins)}
         return inputs, inputs
     if CLASSES.get(kind) is AutoModelForCTC:
+        if kind == "wav2vec2-bert":
+            features = torch.randn(2, 11, config.feature_projection_input_dim)
+            return {"input_features": features}, {"input_values": features}
         inputs = {"input_values": torch.randn(2, 400)}
         return inputs, inputs
     if CLASSES.get(kind) is transformers.VisionEncoderDecoderModel:
@@ -364,6 +382,17 @@ def inputs_of(kind, config):
                 {"pixel_values": images.permute(0, 2, 3, 1).contiguous(), "decoder_input_ids": targets})
     if kind == "layoutlm":
         return {**texts, "bbox": torch.zeros(2, 9, 4, dtype=torch.int64)}, texts
+    if kind == "florence2":
+        # The mean and nine places, whose rows and columns are a quarter and then half of the image's.
+        images, targets = torch.randn(2, 3, 24, 20), torch.randint(4, 29, (2, 7))
+        tokens = torch.cat([torch.full((2, 10), config.image_token_id), torch.randint(4, 29, (2, 4))], 1)
+        inputs = {"input_ids": tokens, "decoder_input_ids": targets}
+        return {**inputs, "pixel_values": images}, {**inputs, "pixel_values": images.permute(0, 2, 3, 1).contiguous()}
+    if kind == "clap":
+        audio = config.audio_config
+        shape = (2, 4 if audio.enable_fusion else 1, audio.spec_size * audio.spec_size // audio.num_mel_bins - 3, audio.num_mel_bins)
+        inputs = {**texts, "input_features": torch.randn(shape), "is_longer": torch.tensor([[0], [1]])}
+        return inputs, inputs
     if kind == "moonshine":
         inputs = {"input_values": torch.randn(2, 2000), "decoder_input_ids": torch.randint(3, VOCABULARY, (2, 6))}
         return inputs, inputs
@@ -371,7 +400,7 @@ def inputs_of(kind, config):
         inputs = {"input_features": torch.randn(2, config.num_mel_bins, 2 * config.max_source_positions),
                   "decoder_input_ids": torch.randint(3, VOCABULARY, (2, 6))}
         return inputs, {**inputs, "input_features": inputs["input_features"].transpose(1, 2).contiguous()}
-    if CLASSES.get(kind) not in (AutoModel, AutoModelForDepthEstimation, AutoModelForObjectDetection, transformers.VitPoseForPoseEstimation, transformers.SamModel, AutoModelForImageClassification, AutoModelForZeroShotImageClassification,
+    if CLASSES.get(kind) not in (AutoModel, transformers.CLIPSegForImageSegmentation, AutoModelForDepthEstimation, AutoModelForObjectDetection, transformers.VitPoseForPoseEstimation, transformers.SamModel, AutoModelForImageClassification, AutoModelForZeroShotImageClassification,
                                  transformers.AutoModelForZeroShotObjectDetection):
         return texts, texts
     images = images_of(config)
@@ -411,7 +440,7 @@ def logits_of(output):
         return torch.cat([output.pred_masks.flatten(), output.iou_scores.flatten()])
     if "pred_boxes" in output and "text_embeds" in output:
         return torch.cat([output.logits.flatten(), output.pred_boxes.flatten()])
-    return next(output[name] for name in ("logits", "logits_per_image", "last_hidden_state", "predicted_depth", "heatmaps") if name in output)
+    return next(output[name] for name in ("logits", "logits_per_image", "logits_per_audio", "last_hidden_state", "predicted_depth", "heatmaps") if name in output)
 
 
 def vary(out, kind, base):

@@ -52,13 +52,15 @@ pub use decoder::{
     StateSpaceConfig, StateSpaceNorm, StateSpaceScales, Streams, StreamsConfig, Xielu,
 };
 pub use encoder_decoder::{
-    EncodedInput, EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, Florence, FlorenceConfig,
-    ImageEncoderConfig, ImageTower, LocalEncoderConfig, SamplesEncoderConfig, Side, log_mel,
+    BlipAnswerer, BlipMatcher, BlipMatcherConfig, EncodedInput, EncoderDecoder, EncoderDecoderConfig,
+    EncoderDecoderPositions, Florence, FlorenceConfig, ImageEncoderConfig, ImageTower, LocalEncoderConfig,
+    SamplesEncoderConfig, Side, log_mel,
 };
 pub use generate::{GenerateOptions, Generation, TextModel};
 pub use huggingface::{
-    Bert, BertOptions, ChineseClip, Clip, ClipSeg, Config, ConvNext, CrossEncoder, Deberta, DepthEstimator, Detr, Glpn,
-    LoadOptions, MobileBert, MobileNet, MobileVit, ModernBert, Owl, PoolFormer, Pretrained, Resnet, RtDetr, Sam,
-    SamPrompts, Segformer, SentenceEncoder, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
+    Bert, BertOptions, ChineseClip, Clap, Clip, ClipSeg, Config, ConvNext, CrossEncoder, Deberta, DeformableDetr,
+    DepthEstimator, Detr, Glpn, Levit, LoadOptions, MobileBert, MobileNet, MobileVit, ModernBert, Owl, PoolFormer,
+    Pretrained, Resnet, RtDetr, Sam, SamPrompts, Segformer, SentenceEncoder, Siglip, SoundEncoder, SpectrogramEncoder,
+    Swin, Vit, VitPose, Yolos,
 };
 pub use quantized::Packed;

@@ -15,7 +15,7 @@ pub(super) fn read(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
     text.divides(("num_attention_heads", heads), ("hidden_size", features))?;
     let side = Side { layers: text.layers("num_hidden_layers")?, heads, hidden: text.size("intermediate_size")? };
     let length = text.size("max_position_embeddings")?;
-    let keys = keys(images.hidden_size);
+    let keys = image_keys(images.hidden_size).inside("images.", "").and(text_keys());
     let config = EncoderDecoderConfig {
         vocab_size: text.size("vocab_size")?,
         features,
@@ -97,41 +97,55 @@ fn read_images(vision: &Fields) -> Result<VitConfig> {
     Ok(images)
 }
 
-/// Returns the names of the arrays, for images with this number of features.
-fn keys(features: usize) -> KeyMap {
+/// Returns the names of the arrays of the encoder of images, which have this number of features.
+pub(super) fn image_keys(features: usize) -> KeyMap {
     let (images, layer) = ("vision_model.embeddings", "vision_model.encoder.layers.*");
     // One kernel has the rows of queries, keys and values.
     let joined = ["query", "key", "value"].into_iter().enumerate().fold(KeyMap::new(), |keys, (index, part)| {
         let rows = Layout::nth_rows(index, features, 3);
-        keys.weights(&format!("images.blocks[*].attention.{part}"), &format!("{layer}.self_attn.qkv"), rows)
+        keys.weights(&format!("blocks[*].attention.{part}"), &format!("{layer}.self_attn.qkv"), rows)
     });
-    let keys = joined
-        .conv("images.patches.conv", &format!("{images}.patch_embedding"))
-        .array("images.patches.class", format!("{images}.class_embedding"), Layout::Same)
-        .array("images.patches.positions", format!("{images}.position_embedding"), Layout::Same)
-        .linear("images.blocks[*].attention.out", &format!("{layer}.self_attn.projection"))
-        .norm("images.blocks[*].norm", &format!("{layer}.layer_norm1"))
-        .norm("images.blocks[*].mlp_norm", &format!("{layer}.layer_norm2"))
-        .linear("images.blocks[*].mlp.up", &format!("{layer}.mlp.fc1"))
-        .linear("images.blocks[*].mlp.down", &format!("{layer}.mlp.fc2"))
-        .norm("images.norm", "vision_model.post_layernorm");
-    keys.and(text_keys())
+    joined
+        .conv("patches.conv", &format!("{images}.patch_embedding"))
+        .array("patches.class", format!("{images}.class_embedding"), Layout::Same)
+        .array("patches.positions", format!("{images}.position_embedding"), Layout::Same)
+        .linear("blocks[*].attention.out", &format!("{layer}.self_attn.projection"))
+        .norm("blocks[*].norm", &format!("{layer}.layer_norm1"))
+        .norm("blocks[*].mlp_norm", &format!("{layer}.layer_norm2"))
+        .linear("blocks[*].mlp.up", &format!("{layer}.mlp.fc1"))
+        .linear("blocks[*].mlp.down", &format!("{layer}.mlp.fc2"))
+        .norm("norm", "vision_model.post_layernorm")
 }
+
+/// The names of the decoder's parts.
+const DECODER: &str = "text_decoder.bert";
+const HEAD: &str = "text_decoder.cls.predictions";
 
 /// Returns the names of the decoder's arrays.
 fn text_keys() -> KeyMap {
-    let (embeddings, head) = ("text_decoder.bert.embeddings", "text_decoder.cls.predictions");
-    let (layer, block) = ("text_decoder.bert.encoder.layer.*", "decoder.blocks[*]");
     let keys = KeyMap::new()
-        .array("embed.embedding", format!("{embeddings}.word_embeddings.weight"), Layout::Same)
-        .array("decoder.positions.embedding", format!("{embeddings}.position_embeddings.weight"), Layout::Same)
-        .norm("decoder.embedding_norm.0", &format!("{embeddings}.LayerNorm"))
-        .linear("transform.layer", &format!("{head}.transform.dense"))
-        .norm("transform.norm.0", &format!("{head}.transform.LayerNorm"))
-        .array("head.kernel", format!("{head}.decoder.weight"), Layout::Transposed)
-        .array("logits_bias", format!("{head}.bias"), Layout::Same)
-        .tied(&format!("{head}.decoder.weight"), &format!("{embeddings}.word_embeddings.weight"))
-        .tied(&format!("{head}.decoder.bias"), &format!("{head}.bias"))
+        .linear("transform.layer", &format!("{HEAD}.transform.dense"))
+        .norm("transform.norm.0", &format!("{HEAD}.transform.LayerNorm"))
+        .array("head.kernel", format!("{HEAD}.decoder.weight"), Layout::Transposed)
+        .array("logits_bias", format!("{HEAD}.bias"), Layout::Same);
+    with_copies(keys.and(reader_keys("embed", "decoder", DECODER)))
+}
+
+/// Accepts the copies of the token embedding and of the bias of the last layer.
+pub(super) fn with_copies(keys: KeyMap) -> KeyMap {
+    keys.tied(&format!("{HEAD}.decoder.weight"), &format!("{DECODER}.embeddings.word_embeddings.weight"))
+        .tied(&format!("{HEAD}.decoder.bias"), &format!("{HEAD}.bias"))
+}
+
+/// Returns the names of the arrays of an encoder or decoder of texts with the name `model`, whose token embedding and blocks have these
+/// key paths.
+pub(super) fn reader_keys(embed: &str, stage: &str, model: &str) -> KeyMap {
+    let embeddings = format!("{model}.embeddings");
+    let (layer, block) = (format!("{model}.encoder.layer.*"), format!("{stage}.blocks[*]"));
+    let keys = KeyMap::new()
+        .array(format!("{embed}.embedding"), format!("{embeddings}.word_embeddings.weight"), Layout::Same)
+        .array(format!("{stage}.positions.embedding"), format!("{embeddings}.position_embeddings.weight"), Layout::Same)
+        .norm(&format!("{stage}.embedding_norm.0"), &format!("{embeddings}.LayerNorm"))
         .ignore(&format!("{embeddings}.position_ids"))
         .linear(&format!("{block}.mlp.up"), &format!("{layer}.intermediate.dense"))
         .linear(&format!("{block}.mlp.down"), &format!("{layer}.output.dense"))

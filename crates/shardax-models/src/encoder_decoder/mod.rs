@@ -1,6 +1,7 @@
 //! Models with an encoder of the input and a decoder of the output, such as T5, BART and Whisper.
 
 mod blip;
+mod blip_texts;
 mod config;
 mod florence;
 mod generate;
@@ -14,6 +15,7 @@ mod sound;
 pub(crate) use positions::bias as distance_bias;
 pub(crate) use read::KNOWN;
 
+pub use blip_texts::{BlipAnswerer, BlipMatcher, BlipMatcherConfig};
 pub use config::{
     EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, ImageTower, SamplesEncoderConfig, Side,
 };
@@ -116,6 +118,17 @@ struct Stage {
     norm: Norm,
 }
 
+/// The tokens that a [`Stage`] attends to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// All tokens of its input.
+    Encoder,
+    /// The earlier tokens of its input, and an encoded input.
+    Decoder,
+    /// All tokens of its input, and an encoded input.
+    Reader,
+}
+
 /// Sinusoidal positions, see [`EncoderDecoderPositions::Sines`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Sines {
@@ -186,8 +199,8 @@ impl EncoderDecoder {
                 .as_ref()
                 .filter(|images| images.is_projected)
                 .map(|images| Linear::new(images.encoder.features(), features, rngs)),
-            encoder: config.images.is_none().then(|| Stage::new(config, &config.encoder, false, rngs)),
-            decoder: Stage::new(config, &config.decoder, true, rngs),
+            encoder: config.images.is_none().then(|| Stage::new(config, &config.encoder, Role::Encoder, rngs)),
+            decoder: Stage::new(config, &config.decoder, Role::Decoder, rngs),
             transform: config.output_transform.then(|| OutputTransform {
                 layer: Linear::new(features, features, rngs),
                 norm: Norm::new(config.norm, features, config.epsilon, rngs),
@@ -238,7 +251,8 @@ impl EncoderDecoder {
     }
 
     /// Encodes the input, which is tokens, `[batch, length]`, embedded tokens, `[batch, length, features]`, features of sound, `[batch, frames, bins]`,
-    /// sound at 16 kHz, `[batch, samples]` (Moonshine), or images, `[batch, rows, columns, channels]`.
+    /// sound at 16 kHz, `[batch, samples]` (Moonshine), or images, `[batch, rows, columns, channels]`. Models of images return encoded
+    /// inputs, `[batch, length, features]`, unchanged.
     ///
     /// The result is `[batch, length, features]`. For features of sound, `length` is half the number of frames. If texts or
     /// samples are padded, you must pass their mask in the options.
@@ -246,7 +260,11 @@ impl EncoderDecoder {
     pub fn encode(&self, inputs: impl ArrayLike, options: &BertOptions) -> Array {
         let _ranks = allow_any_ranks();
         let inputs = inputs.into_array();
-        let Some(encoder) = &self.encoder else { return self.encode_images(inputs) };
+        let Some(encoder) = &self.encoder else {
+            // Encoded inputs instead of images.
+            let is_encoded = inputs.ndim() == 3 && !inputs.dtype().is_integer();
+            return if is_encoded { inputs } else { self.encode_images(inputs) };
+        };
         let x = match (&self.sound, &self.samples) {
             (Some(layers), _) => layers.iter().fold(inputs, |x, layer| gelu_exact(layer.forward(x))),
             (None, Some(samples)) => match samples.forward(inputs.clone()) {
@@ -477,7 +495,8 @@ fn over_keys(mask: &Array) -> Array {
 
 impl Stage {
     #[track_caller]
-    fn new(config: &EncoderDecoderConfig, side: &Side, is_decoder: bool, rngs: &mut Rngs) -> Stage {
+    fn new(config: &EncoderDecoderConfig, side: &Side, role: Role, rngs: &mut Rngs) -> Stage {
+        let is_decoder = role != Role::Encoder;
         // Layers draw their weights from `rngs` in the order of these lines: another order changes every seed's model.
         let features = config.features;
         let mut distances_of_layer = None;
@@ -508,7 +527,7 @@ impl Stage {
         let has_blocks = !is_decoder && config.local.is_some_and(|local| local.block.is_some());
         let blocks = (0..side.layers).map(|layer| Block {
             norm: config.new_norm(rngs),
-            attention: config.new_attention(side, is_decoder, config.rope(), rngs),
+            attention: config.new_attention(side, role == Role::Decoder, config.rope(), rngs),
             distances: distances_of_layer
                 .map(|buckets| Embed::builder(buckets, side.heads).axes([None, Some("heads")]).build(rngs)),
             global: windows.get(layer).map(|window| GlobalAttention::new(*window, [side.heads, features], rngs)),

@@ -22,7 +22,12 @@ impl Pretrained for EncoderDecoder {
             .iter()
             .any(|end| name.ends_with(end))
         {
-            return Err(fields.error(format!("the class {name:?} of `architectures` does not generate text")));
+            let message = format!("the class {name:?} of `architectures` does not generate text");
+            return Err(match name {
+                "BlipForQuestionAnswering" => fields.error(message).help("load it with `BlipAnswerer`"),
+                "BlipForImageTextRetrieval" => fields.error(message).help("load it with `BlipMatcher`"),
+                _ => fields.error(message),
+            });
         }
         let (read, keys) = match fields.text("model_type")? {
             kind @ ("t5" | "mt5" | "umt5" | "longt5") => t5(&fields, kind)?,

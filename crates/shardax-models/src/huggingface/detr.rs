@@ -4,7 +4,7 @@ use shardax_nn::prelude::*;
 
 use super::depth::layers;
 use super::fields::Fields;
-use super::vision::{classes_of, frozen_norm_keys, stage_keys};
+use super::vision::{classes_of, conv_norm_keys, stage_keys};
 use super::{Config, KeyMap, Layout, Pretrained, Resnet, ResnetConfig, attention, known_type, resnet};
 use crate::error::value_error;
 use crate::ranks::allow_any_ranks;
@@ -67,8 +67,8 @@ struct Block {
 /// The supported model types.
 pub(super) const KNOWN: [&str; 2] = ["detr", "table-transformer"];
 
-/// The prefix of the names of the convolutions.
-const IMAGE: &str = "model.backbone.conv_encoder.model.";
+/// The part of the names that convolutions share.
+const IMAGE: &str = "model.backbone.conv_encoder.model";
 
 impl Pretrained for Detr {
     type Architecture = DetrConfig;
@@ -81,31 +81,26 @@ impl Pretrained for Detr {
         {
             return Err(fields.error(format!("the class {name:?} of `architectures` is not supported")));
         }
-        let (encoder_of_images, image_keys) = image_encoder(&fields)?;
+        let images = image_encoder(&fields)?;
+        let count = images.config.hidden_sizes.len();
+        if images.outputs.last() != Some(&count) {
+            let message = format!("`out_indices` or `out_features` must end with the last of the {count} stages");
+            return Err(fields.error(message));
+        }
+        let [encoder, decoder] = sides(&fields)?;
         let read = DetrConfig {
-            encoder_of_images,
+            encoder_of_images: images.config,
             d_model: fields.size("d_model")?,
-            encoder: Side {
-                layers: fields.layers("encoder_layers")?,
-                heads: fields.size("encoder_attention_heads")?,
-                hidden: fields.size("encoder_ffn_dim")?,
-            },
-            decoder: Side {
-                layers: fields.layers("decoder_layers")?,
-                heads: fields.size("decoder_attention_heads")?,
-                hidden: fields.size("decoder_ffn_dim")?,
-            },
+            encoder,
+            decoder,
             num_queries: fields.size("num_queries")?,
             activation_function: fields.activation("activation_function")?,
             pre_norms: kind == "table-transformer",
             classes: classes_of(&fields)?,
         };
-        for (name, side) in [("encoder_attention_heads", &read.encoder), ("decoder_attention_heads", &read.decoder)] {
-            fields.divides((name, side.heads), ("d_model", read.d_model))?;
-        }
-        check_and_skip(&fields, &read)?;
+        check_and_skip(&fields, read.d_model)?;
         fields.finish()?;
-        let keys = keys(&read).and(image_keys);
+        let keys = keys(&read).and(images.keys);
         Ok((read, keys))
     }
 
@@ -143,34 +138,51 @@ impl Pretrained for Detr {
 /// Added to the variance in norms.
 const NORM_EPSILON: f64 = 1e-5;
 
-/// Reads the ResNet, either from an object or by its name in the library `timm`. Also returns the names of its arrays.
-fn image_encoder(fields: &Fields) -> Result<(ResnetConfig, KeyMap)> {
+/// Reads the blocks that read the features of an image, and the blocks that compute objects.
+pub(super) fn sides(fields: &Fields) -> Result<[Side; 2]> {
+    let features = fields.size("d_model")?;
+    let encoder = Side {
+        layers: fields.layers("encoder_layers")?,
+        heads: fields.size("encoder_attention_heads")?,
+        hidden: fields.size("encoder_ffn_dim")?,
+    };
+    let decoder = Side {
+        layers: fields.layers("decoder_layers")?,
+        heads: fields.size("decoder_attention_heads")?,
+        hidden: fields.size("decoder_ffn_dim")?,
+    };
+    for (name, side) in [("encoder_attention_heads", &encoder), ("decoder_attention_heads", &decoder)] {
+        fields.divides((name, side.heads), ("d_model", features))?;
+    }
+    Ok([encoder, decoder])
+}
+
+/// The ResNet of a model that detects objects.
+pub(super) struct ImageEncoder {
+    pub config: ResnetConfig,
+    /// The names of its arrays.
+    pub keys: KeyMap,
+    /// The stages, counted from 1, whose features the model reads. 0 stands for the features before the first stage.
+    pub outputs: Vec<usize>,
+}
+
+/// Reads the ResNet, either from an object or by its name in the library `timm`.
+pub(super) fn image_encoder(fields: &Fields) -> Result<ImageEncoder> {
     let about = fields.object_opt("backbone_config")?;
     if let Some(about) = about.as_ref().filter(|about| !about.has_type("timm_backbone")) {
         super::check_type(about, "resnet")?;
         let read = resnet::read_fields(about)?;
         let config = ResnetConfig { stages: super::StagedConfig { classes: None, ..read.stages }, ..read };
-        let count = config.hidden_sizes.len();
-        if layers(about, count)?.last() != Some(&count) {
-            let message = format!("`out_indices` or `out_features` must end with the last of the {count} stages");
-            return Err(about.error(message));
-        }
+        let outputs = layers(about, config.hidden_sizes.len())?;
         about.finish()?;
         fields.skip(&["use_timm_backbone", "backbone", "backbone_kwargs", "use_pretrained_backbone", "num_channels"]);
-        let keys = resnet::keys(&config).inside("image.", IMAGE);
-        return Ok((config, keys));
+        let keys = resnet::keys(&config).inside("image.", &format!("{IMAGE}."));
+        return Ok(ImageEncoder { config, keys, outputs });
     }
     let (name, channels) = match &about {
         Some(about) => {
-            // The library always computes the outputs of all stages.
-            about.skip(&[
-                "features_only",
-                "use_pretrained_backbone",
-                "out_indices",
-                "out_features",
-                "freeze_batch_norm_2d",
-            ]);
-            about.skip(&["stage_names"]);
+            about.skip(&["features_only", "use_pretrained_backbone", "out_indices", "out_features"]);
+            about.skip(&["stage_names", "freeze_batch_norm_2d"]);
             let read = (about.text("backbone")?, about.size("num_channels")?);
             about.finish()?;
             read
@@ -181,11 +193,16 @@ fn image_encoder(fields: &Fields) -> Result<(ResnetConfig, KeyMap)> {
     let config = resnet::named(name, channels)
         .ok_or_else(|| fields.error(format!("the `backbone` {name:?} is not supported")))?;
     let keys = timm_keys(&config);
-    Ok((config, keys))
+    let outputs = match &about {
+        Some(about) if about.has("out_indices") => layers(about, config.hidden_sizes.len())?,
+        // transformers chooses them.
+        _ => vec![2, 3, 4],
+    };
+    Ok(ImageEncoder { config, keys, outputs })
 }
 
-/// Checks fields that the configuration does not store, and marks fields as read that have no effect.
-fn check_and_skip(fields: &Fields, config: &DetrConfig) -> Result<()> {
+/// Checks fields that a configuration with `features` features does not store, and marks fields as read that have no effect.
+pub(super) fn check_and_skip(fields: &Fields, features: usize) -> Result<()> {
     for name in ["dilation", "auxiliary_loss"] {
         if fields.flag(name)? {
             return Err(fields.error(format!("field `{name}` is true, which is not supported")));
@@ -195,7 +212,7 @@ fn check_and_skip(fields: &Fields, config: &DetrConfig) -> Result<()> {
         "sine" => {}
         other => return Err(fields.error(format!("`position_embedding_type` {other:?} is not supported"))),
     }
-    if !config.d_model.is_multiple_of(4) {
+    if !features.is_multiple_of(4) {
         return Err(fields.error("`d_model` must be a multiple of 4, because positions have sines of rows and columns"));
     }
     // Losses, dropped layers, initial values, and other names of these fields.
@@ -234,19 +251,15 @@ fn keys(config: &DetrConfig) -> KeyMap {
 
 /// Returns the names that the library `timm` has for the arrays of a ResNet.
 fn timm_keys(config: &ResnetConfig) -> KeyMap {
-    let conv_norm = |keys: KeyMap, path: &str, conv: &str, norm: &str| {
-        let keys = keys.conv(&format!("{path}.conv"), &format!("{IMAGE}{conv}"));
-        frozen_norm_keys(keys, &format!("{path}.norm"), &format!("{IMAGE}{norm}"))
-    };
-    let keys = conv_norm(KeyMap::new(), "image.first", "conv1", "bn1");
+    let keys = conv_norm_keys(KeyMap::new(), "image.first", IMAGE, ["conv1", "bn1"]);
     let layers = if config.is_bottleneck { 3 } else { 2 };
     stage_keys(keys, config.hidden_sizes.len(), |keys, path, stage| {
-        let (path, block) = (format!("image.{path}.blocks[*]"), format!("layer{}.*", stage + 1));
-        let (shortcut, norm) = (format!("{block}.downsample.0"), format!("{block}.downsample.1"));
-        let keys = conv_norm(keys, &format!("{path}.shortcut"), &shortcut, &norm);
-        (0..layers).fold(keys, |keys, layer| {
-            let (conv, norm) = (format!("{block}.conv{}", layer + 1), format!("{block}.bn{}", layer + 1));
-            conv_norm(keys, &format!("{path}.layers[{layer}]"), &conv, &norm)
+        let (path, block) = (format!("image.{path}.blocks[*]"), format!("{IMAGE}.layer{}.*", stage + 1));
+        let keys = conv_norm_keys(keys, &format!("{path}.shortcut"), &format!("{block}.downsample"), ["0", "1"]);
+        (1..=layers).fold(keys, |keys, number| {
+            let parts = [format!("conv{number}"), format!("bn{number}")];
+            let path = format!("{path}.layers[{}]", number - 1);
+            conv_norm_keys(keys, &path, &block, parts.each_ref().map(String::as_str))
         })
     })
 }
@@ -294,14 +307,14 @@ fn added(norm: &LayerNorm, x: Array, pre_norms: bool, layer: impl FnOnce(&Array)
 }
 
 /// Returns the places of a grid, `[rows * columns, features]`. The first half of the features are sines and cosines of the row, and the
-/// second half of the column, both between 0 and one turn.
-fn sines([rows, columns]: [usize; 2], features: usize) -> Result<Array> {
+/// second half of the column, both between 0 and one turn. `first` is the place of the first row and column.
+pub(super) fn sines([rows, columns]: [usize; 2], features: usize, first: f64) -> Result<Array> {
     let half = features / 2;
     let speeds: Vec<f64> = (0..half).map(|index| 10_000f64.powf(-((index / 2 * 2) as f64) / half as f64)).collect();
     let mut places = Vec::with_capacity(rows * columns * features);
     for place in 0..rows * columns {
         for (index, count) in [(place / columns, rows), (place % columns, columns)] {
-            let turn = (index + 1) as f64 / (count as f64 + 1e-6) * std::f64::consts::TAU;
+            let turn = (index as f64 + first) / (count as f64 + 1e-6) * std::f64::consts::TAU;
             let waves = speeds.iter().enumerate().map(|(index, speed)| match index % 2 {
                 0 => (turn * speed).sin() as f32,
                 _ => (turn * speed).cos() as f32,
@@ -340,7 +353,7 @@ impl Detr {
         if rows == 0 || columns == 0 {
             return Err(value_error("Detr: the images have no pixels", "pass larger images"));
         }
-        let places = sines([rows, columns], features)?.astype(x.dtype());
+        let places = sines([rows, columns], features, 1.0)?.astype(x.dtype());
         let x = x.reshape([batch, rows * columns, features]);
         let x = self.encoder.iter().fold(x, |x, block| block.forward(x, &places, None, self.pre_norms));
         let image = self.encoder_norm.iter().fold(x, |x, norm| norm.forward(x));

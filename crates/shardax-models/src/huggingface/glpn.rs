@@ -5,7 +5,7 @@ use shardax_nn::prelude::*;
 use super::depth::head_index;
 use super::interpolation::{bilinear_weights, resized};
 use super::segformer::{encoder_keys, read_encoder};
-use super::vision::{ConvNorm, ConvShape, frozen_norm_keys};
+use super::vision::{ConvNorm, ConvShape, conv_norm_keys};
 use super::{Config, KeyMap, Pretrained, Segformer, SegformerConfig, SegformerHead, check_type};
 use crate::error::value_error;
 use crate::ranks::allow_any_ranks;
@@ -120,9 +120,7 @@ fn square(before: usize, features: usize, rngs: &mut Rngs) -> Conv {
 fn keys(config: &GlpnConfig) -> KeyMap {
     let fusion = "decoder.stages.*.fusion.convolutional_layer";
     let keys = [("first", 1), ("second", 2)].into_iter().fold(KeyMap::new(), |keys, (part, number)| {
-        let path = format!("stages[*].fusion.{part}");
-        let keys = keys.conv(&format!("{path}.conv"), &format!("{fusion}{number}.0"));
-        frozen_norm_keys(keys, &format!("{path}.norm"), &format!("{fusion}{number}.1"))
+        conv_norm_keys(keys, &format!("stages[*].fusion.{part}"), &format!("{fusion}{number}"), ["0", "1"])
     });
     keys.conv("stages[*].fusion.last", &format!("{fusion}3"))
         .conv("stages[*].projection", "decoder.stages.*.convolution")

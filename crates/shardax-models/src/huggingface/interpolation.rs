@@ -90,9 +90,20 @@ fn smooth_cubic(distance: f64) -> f64 {
 /// Returns the weights `[to, from]` of bicubic interpolation, as in PyTorch's `interpolate`. Entries at the border are
 /// repeated.
 fn bicubic_weights(from: usize, to: usize) -> Result<Array> {
+    cubic_weights([from, to], |row| (row as f64 + 0.5) * from as f64 / to as f64 - 0.5)
+}
+
+/// Returns the weights `[to, from]` of bicubic interpolation between the centers of the first and the last entry, as in PyTorch's
+/// `interpolate` with `align_corners`.
+pub(super) fn cubic_corner_weights(from: usize, to: usize) -> Result<Array> {
+    cubic_weights([from, to], |row| row as f64 * from.saturating_sub(1) as f64 / to.saturating_sub(1).max(1) as f64)
+}
+
+/// Returns the weights `[to, from]` of bicubic interpolation at the places that `center` computes.
+fn cubic_weights([from, to]: [usize; 2], center: impl Fn(usize) -> f64) -> Result<Array> {
     let mut weights = vec![0.0f32; to * from];
     for row in 0..to {
-        let center = (row as f64 + 0.5) * from as f64 / to as f64 - 0.5;
+        let center = center(row);
         let (first, t) = (center.floor() as i64, center - center.floor());
         for (offset, weight) in
             [(-1, cubic_far(1.0 + t)), (0, cubic_near(t)), (1, cubic_near(1.0 - t)), (2, cubic_far(2.0 - t))]

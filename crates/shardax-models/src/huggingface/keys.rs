@@ -38,6 +38,8 @@ pub struct KeyMap {
     /// Arrays that replace an array which has another shape in the files: its name and usual shape, and the names of the arrays
     /// and the layout of their rows.
     unless_shape: Vec<(String, Vec<usize>, Vec<String>, Layout)>,
+    /// Arrays that replace other arrays if the files have them.
+    preferred: Vec<(String, String)>,
     pub(super) tied: Vec<(String, String)>,
 }
 
@@ -89,6 +91,12 @@ impl KeyMap {
         self
     }
 
+    /// Reads the array `other` in place of the array `name` if the files have both.
+    pub(super) fn preferred(mut self, name: &str, other: &str) -> Self {
+        self.preferred.push((name.to_owned(), other.to_owned()));
+        self
+    }
+
     /// Reads the array with this name in another layout if the files have it in this shape.
     pub(super) fn in_shape(mut self, name: &str, layout: Layout, shape: [usize; 3], other: Layout) -> Self {
         self.in_shape.push((name.to_owned(), layout, shape, other));
@@ -112,7 +120,9 @@ impl KeyMap {
 
     /// Returns the name and the layout in these files for the array with this name. Several names are joined by `+`.
     pub(super) fn located(&self, weights: &Weights, name: &str, layout: Layout) -> Option<(String, Layout)> {
-        if let Some(found) = self.in_files(weights, name) {
+        let preferred = self.preferred.iter().filter(|(replaced, _)| replaced == name);
+        let preferred = preferred.into_iter().find_map(|(_, other)| self.in_files(weights, other));
+        if let Some(found) = preferred.or_else(|| self.in_files(weights, name)) {
             if let Some(replaced) = self.replaced(weights, name, &found) {
                 return Some(replaced);
             }
@@ -149,6 +159,7 @@ impl KeyMap {
         self.prefixes.extend(other.prefixes);
         self.ignored.extend(other.ignored);
         self.absent.extend(other.absent);
+        self.preferred.extend(other.preferred);
         self.in_shape.extend(other.in_shape);
         self.unless_shape.extend(other.unless_shape);
         self.tied.extend(other.tied);

@@ -3,7 +3,7 @@
 use shardax_nn::prelude::*;
 
 use super::fields::Fields;
-use super::vision::{ConvNorm, ConvShape, Squeeze, check_channels, classes, frozen_norm_keys};
+use super::vision::{ConvNorm, ConvShape, Squeeze, check_channels, classes, convolution_keys, frozen_norm_keys};
 use super::{Config, KeyMap, Pretrained, known_type};
 use crate::Activation;
 use crate::ranks::allow_any_ranks;
@@ -350,7 +350,7 @@ fn keys(kind: &str, config: &MobileNetConfig) -> KeyMap {
     if kind == "efficientnet" {
         return efficient_keys(keys, &prefix);
     }
-    let pair = |keys: KeyMap, path: &str, name: &str| conv_keys(keys, path, &format!("{prefix}{name}"));
+    let pair = |keys: KeyMap, path: &str, name: &str| convolution_keys(keys, path, &format!("{prefix}{name}"));
     if kind == "mobilenet_v1" {
         let keys = pair(keys, "first", "conv_stem");
         return (0..config.blocks.len()).fold(keys, |keys, block| {
@@ -366,12 +366,6 @@ fn keys(kind: &str, config: &MobileNetConfig) -> KeyMap {
             pair(keys, &format!("blocks[{block}].{part}"), &format!("{name}.{layer}"))
         })
     })
-}
-
-/// Adds the names of a convolution and its norm in MobileNet.
-fn conv_keys(keys: KeyMap, path: &str, name: &str) -> KeyMap {
-    let keys = keys.conv(&format!("{path}.conv"), &format!("{name}.convolution"));
-    frozen_norm_keys(keys, &format!("{path}.norm"), &format!("{name}.normalization"))
 }
 
 /// Adds the names of EfficientNet.

@@ -5,7 +5,7 @@ use shardax_nn::prelude::*;
 use super::encoder::{BlockSizes, EncoderBlock, VIT_NORMS, block_keys};
 use super::fields::Fields;
 use super::interpolation::bilinear_weights;
-use super::vision::{ConvNorm, ConvShape, check_channels, classes, frozen_norm_keys};
+use super::vision::{ConvNorm, ConvShape, check_channels, classes, convolution_keys};
 use super::{Config, KeyMap, Pretrained, check_type};
 use crate::Activation;
 use crate::ranks::allow_any_ranks;
@@ -257,7 +257,7 @@ fn scaled(x: Array, [rows, columns]: [usize; 2]) -> Result<Array> {
 fn keys(config: &MobileVitConfig) -> KeyMap {
     let prefix = if config.classes.is_some() { "mobilevit." } else { "" };
     let layer = format!("{prefix}encoder.layer");
-    let mut keys = conv_keys(KeyMap::new(), "first", &format!("{prefix}conv_stem"));
+    let mut keys = convolution_keys(KeyMap::new(), "first", &format!("{prefix}conv_stem"));
     let places = CONV_BLOCKS.iter().enumerate().flat_map(|(stage, count)| (0..*count).map(move |index| (stage, index)));
     for (number, (stage, index)) in places.enumerate() {
         keys = inverted_keys(keys, &format!("convolutions[{number}]"), &format!("{layer}.{stage}.layer.{index}"));
@@ -273,21 +273,15 @@ fn keys(config: &MobileVitConfig) -> KeyMap {
             &["intermediate.dense", "output.dense"].map(|part| format!("{block}.{part}")),
         );
         keys = inverted_keys(keys, &format!("{path}.downsample"), &format!("{layer}.downsampling_layer"));
-        keys = conv_keys(keys, &format!("{path}.before"), &format!("{layer}.conv_kxk"));
-        keys = conv_keys(keys, &format!("{path}.output"), &format!("{layer}.conv_projection"));
-        keys = conv_keys(keys, &format!("{path}.fusion"), &format!("{layer}.fusion"));
+        keys = convolution_keys(keys, &format!("{path}.before"), &format!("{layer}.conv_kxk"));
+        keys = convolution_keys(keys, &format!("{path}.output"), &format!("{layer}.conv_projection"));
+        keys = convolution_keys(keys, &format!("{path}.fusion"), &format!("{layer}.fusion"));
         keys = keys
             .conv(&format!("{path}.input"), &format!("{layer}.conv_1x1.convolution"))
             .norm(&format!("{path}.norm"), &format!("{layer}.layernorm"))
             .and(blocks);
     }
-    conv_keys(keys, "last", &format!("{prefix}conv_1x1_exp")).linear("head", "classifier")
-}
-
-/// Adds the names of a convolution with a norm.
-fn conv_keys(keys: KeyMap, path: &str, name: &str) -> KeyMap {
-    let keys = keys.conv(&format!("{path}.conv"), &format!("{name}.convolution"));
-    frozen_norm_keys(keys, &format!("{path}.norm"), &format!("{name}.normalization"))
+    convolution_keys(keys, "last", &format!("{prefix}conv_1x1_exp")).linear("head", "classifier")
 }
 
 /// Adds the names of a block of three convolutions.
@@ -295,7 +289,7 @@ fn inverted_keys(keys: KeyMap, path: &str, name: &str) -> KeyMap {
     let parts = [("expand", "expand_1x1"), ("depthwise", "conv_3x3"), ("project", "reduce_1x1")];
     parts
         .into_iter()
-        .fold(keys, |keys, (part, layer)| conv_keys(keys, &format!("{path}.{part}"), &format!("{name}.{layer}")))
+        .fold(keys, |keys, (part, layer)| convolution_keys(keys, &format!("{path}.{part}"), &format!("{name}.{layer}")))
 }
 
 impl MobileVit {

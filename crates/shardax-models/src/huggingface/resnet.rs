@@ -3,7 +3,7 @@
 use shardax_nn::prelude::*;
 
 use super::fields::Fields;
-use super::vision::{ConvNorm, ConvShape, Squeeze, StagedConfig, check_channels, frozen_norm_keys, stage_keys};
+use super::vision::{ConvNorm, ConvShape, Squeeze, StagedConfig, check_channels, convolution_keys, stage_keys};
 use super::{Config, KeyMap, Pretrained, known_type};
 use crate::Activation;
 use crate::ranks::allow_any_ranks;
@@ -182,13 +182,13 @@ pub(super) fn keys(config: &ResnetConfig) -> KeyMap {
         (Some(_), None) => "resnet.",
         (Some(_), Some(_)) => "regnet.",
     };
-    let keys = conv_norm_keys(KeyMap::new(), "first", &format!("{prefix}embedder.embedder"));
+    let keys = convolution_keys(KeyMap::new(), "first", &format!("{prefix}embedder.embedder"));
     let layers = if config.is_bottleneck || config.regnet.is_some() { 3 } else { 2 };
     // The factors of features are a layer before the last convolution.
     let squeezes = config.regnet.is_some_and(|blocks| blocks.squeezes);
     stage_keys(keys.linear("head", "classifier.1"), config.stages.depths.len(), |keys, path, stage| {
         let (path, block) = (format!("{path}.blocks[*]"), format!("{prefix}encoder.stages.{stage}.layers.*"));
-        let keys = conv_norm_keys(keys, &format!("{path}.shortcut"), &format!("{block}.shortcut"));
+        let keys = convolution_keys(keys, &format!("{path}.shortcut"), &format!("{block}.shortcut"));
         let keys = if squeezes {
             keys.conv(&format!("{path}.squeeze.down"), &format!("{block}.layer.2.attention.0"))
                 .conv(&format!("{path}.squeeze.up"), &format!("{block}.layer.2.attention.2"))
@@ -197,14 +197,9 @@ pub(super) fn keys(config: &ResnetConfig) -> KeyMap {
         };
         (0..layers).fold(keys, |keys, layer| {
             let place = if squeezes && layer == 2 { 3 } else { layer };
-            conv_norm_keys(keys, &format!("{path}.layers[{layer}]"), &format!("{block}.layer.{place}"))
+            convolution_keys(keys, &format!("{path}.layers[{layer}]"), &format!("{block}.layer.{place}"))
         })
     })
-}
-
-fn conv_norm_keys(keys: KeyMap, path: &str, name: &str) -> KeyMap {
-    let keys = keys.conv(&format!("{path}.conv"), &format!("{name}.convolution"));
-    frozen_norm_keys(keys, &format!("{path}.norm"), &format!("{name}.normalization"))
 }
 
 impl Stage {
@@ -271,14 +266,26 @@ impl Resnet {
     /// expects the channels first instead.
     #[track_caller]
     pub fn encode(&self, images: impl ArrayLike) -> Array {
-        let _ranks = allow_any_ranks();
         let images = images.into_array();
-        if let Err(error) = check_channels("Resnet", &images, &self.first.conv) {
-            return Array::from_error(error, &images);
+        match self.outputs(&images).map(|mut outputs| outputs.pop()) {
+            Ok(last) => last.unwrap_or(images),
+            Err(error) => Array::from_error(error, &images),
         }
-        let x = self.activation.apply(self.first.forward(images));
-        let x = if self.pools { Pool::new([3, 3]).strides([2, 2]).padding(vec![(1, 1), (1, 1)]).max(x) } else { x };
-        self.stages.iter().flat_map(|stage| &stage.blocks).fold(x, |x, block| block.forward(x))
+    }
+
+    /// Computes the features before the first stage and after each stage.
+    pub(super) fn outputs(&self, images: &Array) -> Result<Vec<Array>> {
+        let _ranks = allow_any_ranks();
+        let mut stages = Vec::with_capacity(self.stages.len() + 1);
+        check_channels("Resnet", images, &self.first.conv)?;
+        let x = self.activation.apply(self.first.forward(images.clone()));
+        let mut x = if self.pools { Pool::new([3, 3]).strides([2, 2]).padding(vec![(1, 1), (1, 1)]).max(x) } else { x };
+        stages.push(x.clone());
+        for stage in &self.stages {
+            x = stage.blocks.iter().fold(x, |x, block| block.forward(x));
+            stages.push(x.clone());
+        }
+        Ok(stages)
     }
 
     /// Computes logits `[batch, classes]` from images `[batch, rows, columns, channels]`. Without a head, the results are

@@ -193,12 +193,7 @@ pub(super) fn read_fields(fields: &Fields) -> Result<SwinConfig> {
             _ => SwinVersion::First,
         },
     };
-    for (stage, heads) in read.num_heads.iter().enumerate() {
-        fields.divides(("num_heads", *heads), ("the features of a stage", read.features(stage)))?;
-    }
-    if !(read.mlp_ratio > 0.0 && read.mlp_ratio < 1e6) {
-        return Err(fields.error(format!("field `mlp_ratio` is {}", read.mlp_ratio)));
-    }
+    check_blocks(fields, "num_heads", &read)?;
     if let SwinVersion::Second { pretrained_windows } = &read.version {
         if read.use_absolute_embeddings {
             let message =
@@ -216,6 +211,17 @@ pub(super) fn read_fields(fields: &Fields) -> Result<SwinConfig> {
     // Numbers that follow from other fields.
     fields.skip(&["hidden_size", "num_layers", "path_norm"]);
     Ok(read)
+}
+
+/// Returns an error if the sizes of blocks do not fit each other. `heads_name` is the field of the numbers of heads.
+pub(super) fn check_blocks(fields: &Fields, heads_name: &str, config: &SwinConfig) -> Result<()> {
+    for (stage, heads) in config.num_heads.iter().enumerate() {
+        fields.divides((heads_name, *heads), ("the features of a stage", config.features(stage)))?;
+    }
+    if !(config.mlp_ratio > 0.0 && config.mlp_ratio < 1e6) {
+        return Err(fields.error(format!("field `mlp_ratio` is {}", config.mlp_ratio)));
+    }
+    Ok(())
 }
 
 /// Returns the number of rows of Donut's images, which are no squares. Nothing depends on it without learned positions.
@@ -525,8 +531,19 @@ impl Swin {
     #[track_caller]
     fn try_encode(&self, images: &Array) -> Result<Array> {
         check_channels("Swin", images, &self.patches)?;
-        let x = self.patch_norm.forward(self.patches.forward(padded(images.clone(), self.patch_size)));
+        self.encode_patches(self.projected(images))
+    }
+
+    /// Computes the patches of images, `[batch, rows, columns, features]`, before their norm.
+    pub(super) fn projected(&self, images: &Array) -> Array {
+        self.patches.forward(padded(images.clone(), self.patch_size))
+    }
+
+    /// Computes features from the results of [`projected`](Self::projected).
+    #[track_caller]
+    pub(super) fn encode_patches(&self, x: Array) -> Result<Array> {
         x.check()?;
+        let x = self.patch_norm.forward(x);
         let mut x = match &self.positions {
             Some(table) => self.add_positions(x, table)?,
             None => x,

@@ -124,6 +124,11 @@ impl FrozenNorm {
         FrozenNorm { scale: ones.clone(), bias: zeros.clone(), mean: zeros, variance: ones, epsilon }
     }
 
+    /// Returns the number of features.
+    pub fn features(&self) -> usize {
+        self.scale.size()
+    }
+
     /// Normalizes the last dimension. The factor of each feature is computed in float32.
     #[track_caller]
     pub fn forward(&self, x: Array) -> Array {
@@ -213,6 +218,17 @@ pub(super) fn frozen_norm_keys(keys: KeyMap, path: &str, name: &str) -> KeyMap {
     });
     // The number of training steps.
     keys.ignore(&format!("{name}.num_batches_tracked"))
+}
+
+/// Adds the names of a [`ConvNorm`]. `parts` are the names of the convolution and of the norm inside of `name`.
+pub(super) fn conv_norm_keys(keys: KeyMap, path: &str, name: &str, parts: [&str; 2]) -> KeyMap {
+    let [conv, norm] = parts.map(|part| format!("{name}.{part}"));
+    frozen_norm_keys(keys.conv(&format!("{path}.conv"), &conv), &format!("{path}.norm"), &norm)
+}
+
+/// Adds the names of a [`ConvNorm`] whose parts have the names of most classes.
+pub(super) fn convolution_keys(keys: KeyMap, path: &str, name: &str) -> KeyMap {
+    conv_norm_keys(keys, path, name, ["convolution", "normalization"])
 }
 
 /// A transposed convolution whose kernel is as large as its stride.

@@ -1,8 +1,8 @@
 //! Adapters as the files of `peft` (`tools/huggingface/adapters.py`).
 
 use shardax_models::{
-    Adapter, Bert, BertOptions, Clip, ClipSeg, Config, Decoder, DecoderConfig, Detr, EncoderDecoder, ExpertsConfig,
-    Florence, MobileVit, Pretrained, RtDetr, Segformer, SoundEncoder, Swin, Vit,
+    Adapter, Bert, BertOptions, Clap, Clip, ClipSeg, Config, Decoder, DecoderConfig, Detr, EncoderDecoder,
+    ExpertsConfig, Florence, Levit, MobileVit, Pretrained, RtDetr, Segformer, SoundEncoder, Swin, Vit,
 };
 use shardax_nn::prelude::*;
 
@@ -240,7 +240,7 @@ macro_rules! with_mask {
 #[test]
 fn adapters_of_many_kinds_equal_peft() -> Result<()> {
     setup();
-    let checks: [fn() -> Result<()>; 13] = [
+    let checks: [fn() -> Result<()>; 15] = [
         || check_model("rt_detr", &["pixel_values"], |model: RtDetr, inputs| model.forward(&inputs[0]).0),
         || {
             check_model("clipseg", &["input_ids", "pixel_values"], |model: ClipSeg, inputs| {
@@ -259,6 +259,13 @@ fn adapters_of_many_kinds_equal_peft() -> Result<()> {
         },
         || check_model("mobilevit", &["pixel_values"], |model: MobileVit, inputs| model.forward(&inputs[0])),
         || check_model("detr", &["pixel_values"], |model: Detr, inputs| model.forward(&inputs[0]).0),
+        || check_model("levit", &["pixel_values"], |model: Levit, inputs| model.forward(&inputs[0])),
+        || {
+            check_model("clap", &["input_ids", "attention_mask", "input_features"], |model: Clap, inputs| {
+                let options = BertOptions::new().attention_mask(&inputs[1]);
+                model.forward(&inputs[0], &inputs[2], None, &options)
+            })
+        },
         || check_model("convbert", &["input_ids", "attention_mask"], with_mask!(Bert)),
         || check_model("wav2vec2_conformer", &["input_values", "attention_mask"], with_mask!(SoundEncoder)),
         || check_model("wav2vec2_bert", &["input_features", "attention_mask"], with_mask!(SoundEncoder)),

@@ -15,7 +15,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 129] = [
+const OTHERS: [&str; 134] = [
     "clipseg",
     "clipseg_text_model",
     "clipseg_vision_model",
@@ -145,6 +145,11 @@ const OTHERS: [&str; 129] = [
     "moonshine",
     "pvt",
     "sew",
+    "levit",
+    "clap",
+    "clap_audio_model",
+    "clap_text_model",
+    "deformable_detr",
 ];
 
 /// Fields that change no logits.

@@ -4,13 +4,13 @@ use std::path::Path;
 
 use shardax_models::huggingface::{SegformerHead, SwinVersion};
 use shardax_models::{
-    BertOptions, ChineseClip, Clip, Config, ConvNext, DepthEstimator, Detr, Glpn, LoadOptions, MobileNet, MobileVit,
-    Owl, PoolFormer, Pretrained, Resnet, Sam, Segformer, Siglip, Swin, Vit, VitPose, Yolos,
+    BertOptions, ChineseClip, Clip, Config, ConvNext, DeformableDetr, DepthEstimator, Detr, Glpn, Levit, LoadOptions,
+    MobileNet, MobileVit, Owl, PoolFormer, Pretrained, Resnet, Sam, Segformer, Siglip, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
-use super::objects::{DETRS, OWLS, YOLOS};
+use super::objects::{DEFORMABLE, DETRS, OWLS, YOLOS};
 use super::quick::one_of;
 use super::saved::save_again;
 use super::{alike, alike_within, case, folder, setup};
@@ -146,6 +146,27 @@ fn models_of_stages_have_the_results_of_transformers() -> Result<()> {
     {
         compare_stages(name, |model: Segformer, images| model.forward(images))?;
     }
+    for name in ["levit", "levit_model"].into_iter().step_by(one_of(2)) {
+        compare_stages(name, |model: Levit, images| model.forward(images))?;
+    }
+    let levit = |fields: &str| {
+        let text = format!(r#"{{"model_type": "levit"{fields}}}"#);
+        Levit::read(&Config::from_json(&text)?).map(|(read, _)| read)
+    };
+    // The defaults of the class are the sizes of a published model.
+    assert_eq!((levit("")?.grid, levit("")?.hidden_sizes), (14, [128, 256, 384]));
+    fails(levit(r#", "depths": [4, 4]"#), &["`depths` has 2 entries, but must have 3"]);
+    fails(
+        levit(r#", "hidden_sizes": [12, 256, 384]"#),
+        &["the features of convolutions (8) does not divide hidden_sizes"],
+    );
+    fails(levit(r#", "image_size": 8"#), &["which give 0 patches"]);
+    fails(
+        levit(r#", "key_dim": [300, 16, 16]"#),
+        &["`key_dim` has a number that is more than the features of a stage"],
+    );
+    let levit = Levit::from_pretrained(folder("levit"))?;
+    fails(levit.forward(zeros([1, 32, 64, 3])).check(), &["2 by 4 patches", "4 by 4"]);
     for name in ["poolformer", "poolformer_model"].into_iter().step_by(one_of(2)) {
         compare_stages(name, |model: PoolFormer, images| model.forward(images))?;
     }
@@ -367,11 +388,13 @@ pub(super) fn save_all(to: &Path, every: usize) -> Result<()> {
     save::<PoolFormer>(&["poolformer"], to, every)?;
     save::<ConvNext>(&["convnext", "convnextv2"], to, every)?;
     save::<Segformer>(&["segformer", "pvt_v2", "pvt"], to, every)?;
+    save::<Levit>(&["levit"], to, every)?;
     save::<Swin>(&["swin", "swinv2", "donut_classes"], to, every)?;
     save::<Resnet>(&["resnet", "regnet"], to, every)?;
     save::<Vit>(&["vit_mae"], to, every)?;
     save::<Yolos>(&YOLOS[..2], to, every)?;
     save::<Detr>(&DETRS, to, every)?;
+    save::<DeformableDetr>(&DEFORMABLE, to, every)?;
     save::<Sam>(&["sam"], to, every)?;
     save::<Owl>(&OWLS, to, every)?;
     save::<VitPose>(&["vitpose"], to, every)?;

@@ -1,6 +1,7 @@
 //! Models that `transformers` and `peft` saved, with the values that they compute (`tools/huggingface`).
 
 mod adapters;
+mod blip;
 #[path = "../../../shardax-train/tests/common/mod.rs"]
 mod common;
 mod configurations;

@@ -1,7 +1,9 @@
 //! Models that detect objects, joints and masks in images (`tools/huggingface/towers.py`).
 
 use shardax_models::huggingface::Weights;
-use shardax_models::{ClipSeg, Config, Detr, Owl, Pretrained, RtDetr, Sam, SamPrompts, VitPose, Yolos};
+use shardax_models::{
+    ClipSeg, Config, DeformableDetr, Detr, LoadOptions, Owl, Pretrained, RtDetr, Sam, SamPrompts, VitPose, Yolos,
+};
 use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
@@ -99,6 +101,84 @@ fn objects_of_detr_equal_transformers() -> Result<()> {
     ] {
         fails(read(&format!(r#"{{"model_type": "detr", {fields}}}"#)), &[words]);
     }
+    Ok(())
+}
+
+/// Models that detect objects by deformable attention.
+pub(super) const DEFORMABLE: [&str; 3] = ["deformable_detr_proposals", "deformable_detr_refined", "deformable_detr"];
+
+#[test]
+fn objects_of_deformable_detr_equal_transformers() -> Result<()> {
+    setup();
+    let forward = jit(|model: DeformableDetr, images: Array| model.forward(images));
+    for name in DEFORMABLE {
+        let (case, model) = (case(name)?, DeformableDetr::from_pretrained(folder(name))?);
+        for number in (0..2).step_by(one_of(2)) {
+            let (logits, boxes) = forward.call((&model, case(&format!("pixel_values_{number}"))?))?;
+            alike(name, &logits, &case(&format!("logits_{number}"))?)?;
+            alike(name, &boxes, &case(&format!("boxes_{number}"))?)?;
+        }
+    }
+    let mesh = make_mesh([("data", 2), ("model", 2)])?;
+    let rules = Rules::new(&mesh, [("heads", "model"), ("mlp", "model")]);
+    let name = "deformable_detr_refined";
+    let model = DeformableDetr::from_pretrained_with(folder(name), &LoadOptions::new().rules(&rules))?;
+    let images = device_put(case(name)?("pixel_values_0")?, NamedSharding::new(&mesh, P!["data"]))?;
+    alike(name, &forward.call((&model, images))?.0, &case(name)?("logits_0")?)?;
+    let model = DeformableDetr::from_pretrained(folder("deformable_detr_proposals"))?;
+    fails(model.forward(zeros([1, 3, 32, 32])).1.check(), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
+    fails(model.forward(zeros([1, 0, 32, 3])).0.check(), &["no pixels"]);
+    fails(model.forward(zeros([1, 4, 4, 3])).0.check(), &["2 places", "3 objects"]);
+    let read = |fields: &str| {
+        let text = format!(r#"{{"model_type": "deformable_detr"{fields}}}"#);
+        DeformableDetr::read(&Config::from_json(&text)?).map(|(read, _)| read)
+    };
+    // The defaults of the class are a published model.
+    let base = read(
+        r#", "backbone": "resnet50", "use_timm_backbone": true, "architectures": ["DeformableDetrForObjectDetection"]"#,
+    )?;
+    assert_eq!((&base.outputs[..], base.num_queries, base.points), (&[2, 3, 4][..], 300, [4, 4]));
+    for (fields, words) in [
+        (r#""d_model": 80"#, "`d_model` is 80, but norms need a multiple of 32"),
+        (
+            r#""num_feature_levels": 2"#,
+            "`num_feature_levels` is 2, but must be at least the number of stages, which is 3",
+        ),
+        (r#""two_stage": true"#, "`two_stage` is true, but `with_box_refine` is false"),
+        (r#""dilation": true"#, "`dilation` is true"),
+        (r#""architectures": ["DeformableDetrModel"]"#, "\"DeformableDetrModel\""),
+    ] {
+        fails(read(&format!(", {fields}")), &[words]);
+    }
+    Ok(())
+}
+
+/// Published files can have a layer for classes for each block, of which the last one computes the classes.
+#[test]
+fn deformable_detr_prefers_layers_of_the_last_block() -> Result<()> {
+    setup();
+    let (from, temp) = (folder("deformable_detr_refined"), Folder::new());
+    let (file, config) = (from.join("model.safetensors"), from.join("config.json"));
+    let bytes = std::fs::read(file).expect("a file");
+    let (length, rest) = bytes.split_first_chunk::<8>().expect("a length");
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let mut header: serde_json::Value = serde_json::from_slice(header).expect("a header");
+    let mut data = data.to_vec();
+    for (part, shape) in [("weight", vec![5, 32]), ("bias", vec![5])] {
+        let ones = ones(shape.clone()).to_bytes()?;
+        let offsets = [data.len(), data.len() + ones.len()];
+        let about = serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": offsets});
+        header[format!("class_embed.1.{part}")] = about;
+        data.extend(ones);
+    }
+    let header = header.to_string().into_bytes();
+    let length = (header.len() as u64).to_le_bytes();
+    temp.write("model.safetensors", [&length[..], &header, &data].concat());
+    std::fs::copy(config, temp.join("config.json")).expect("a copy");
+    let model = DeformableDetr::from_pretrained(&temp.0)?;
+    let classes = tree::leaves_with_path(&model).into_iter().filter(|(path, _)| path.contains("classes"));
+    let classes = classes.map(|(_, leaf)| leaf.to_vec::<f32>()).collect::<Result<Vec<_>>>()?.concat();
+    assert_eq!(classes, [1.0; 165]);
     Ok(())
 }
 

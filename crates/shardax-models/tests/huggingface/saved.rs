@@ -9,11 +9,11 @@ use shardax_nn::prelude::*;
 use super::common::{Folder, fails};
 use super::decoders::DECODERS;
 use super::encoders::{ENCODERS, MOBILE, MODERN};
-use super::{encoder_decoder, folder, images, quick, setup, sound};
+use super::{blip, encoder_decoder, folder, images, quick, setup, sound};
 
-/// The ends of the names of arrays that are not saved: tables of sines, of distances and of decay, which the models compute, counts of batches, which norms
+/// The ends of the names of arrays that are not saved: tables of sines, of distances, of decay and of places, which the models compute, counts of batches, which norms
 /// with constant means do not have, and poolers, which no result depends on.
-const NOT_SAVED: [&str; 15] = [
+const NOT_SAVED: [&str; 17] = [
     "roformer.encoder.embed_positions.weight",
     "num_batches_tracked",
     "layoutlm.pooler.dense.weight",
@@ -28,6 +28,8 @@ const NOT_SAVED: [&str; 15] = [
     "query_decay",
     "key_decay",
     "diagonal_decay",
+    "text_model.embeddings.position_ids",
+    "text_model.embeddings.token_type_ids",
     "n_points_scale",
 ];
 
@@ -119,5 +121,6 @@ fn saved_folders() -> Result<()> {
     save_models(to, 1)?;
     images::save_all(to, 1)?;
     sound::save_all(to, 1)?;
+    blip::save_all(to)?;
     encoder_decoder::save_all(to)
 }

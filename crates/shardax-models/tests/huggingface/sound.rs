@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use shardax_models::huggingface::SoundHead;
-use shardax_models::{BertOptions, Config, LoadOptions, Pretrained, SoundEncoder, SpectrogramEncoder};
+use shardax_models::{BertOptions, Clap, Config, LoadOptions, Pretrained, SoundEncoder, SpectrogramEncoder};
 use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
@@ -44,12 +44,19 @@ const SOUNDS: [&str; 22] = [
 /// Encoders of spectrograms.
 const SPECTROGRAMS: [&str; 2] = ["spectrogram", "spectrogram_model"];
 
+/// Encoders of sounds and texts.
+const CLAPS: [&str; 2] = ["clap_fused", "clap"];
+
 /// Saves one of so many encoders of sound.
 pub(super) fn save_all(to: &Path, every: usize) -> Result<()> {
     for name in SOUNDS.into_iter().step_by(every) {
         save_again::<SoundEncoder>(name, &to.join(name))?;
     }
-    SPECTROGRAMS.into_iter().step_by(every).try_for_each(|name| save_again::<SpectrogramEncoder>(name, &to.join(name)))
+    SPECTROGRAMS
+        .into_iter()
+        .step_by(every)
+        .try_for_each(|name| save_again::<SpectrogramEncoder>(name, &to.join(name)))?;
+    CLAPS.into_iter().step_by(every).try_for_each(|name| save_again::<Clap>(name, &to.join(name)))
 }
 
 #[test]
@@ -149,6 +156,49 @@ fn encoders_of_spectrograms_have_the_results_of_transformers() -> Result<()> {
         (r#""mlp_ratio": 3"#, "field `mlp_ratio` is 3"),
     ] {
         fails(read(&format!(r#"{{"model_type": "audio-spectrogram-transformer", {fields}}}"#)), &[words]);
+    }
+    Ok(())
+}
+
+#[test]
+fn clap_has_the_logits_of_transformers() -> Result<()> {
+    setup();
+    let forward = jit(|model: Clap, tokens: Array, mask: Array, sounds: Array, is_longer: Array| {
+        model.forward(tokens, sounds, Some(&is_longer), &BertOptions::new().attention_mask(mask))
+    });
+    for name in CLAPS.into_iter().step_by(one_of(2)) {
+        let (case, model) = (case(name)?, Clap::from_pretrained(folder(name))?);
+        let inputs = (case("input_ids")?, case("attention_mask")?, case("input_features")?, case("is_longer")?);
+        let logits = forward.call((&model, inputs.0, inputs.1, inputs.2, inputs.3))?;
+        alike(name, &logits, &case("logits_per_audio")?)?;
+    }
+    let mesh = make_mesh([("data", 2), ("model", 2)])?;
+    let rules = Rules::new(&mesh, [("batch", "data"), ("heads", "model"), ("mlp", "model")]);
+    let model = Clap::from_pretrained_with(folder("clap"), &LoadOptions::new().rules(&rules))?;
+    let (case, place) = (case("clap")?, |x: Array, spec| device_put(x, &NamedSharding::new(&mesh, spec)));
+    let (tokens, mask) = (place(case("input_ids")?, P![])?, place(case("attention_mask")?, P![])?);
+    let (sounds, is_longer) = (place(case("input_features")?, P![])?, place(case("is_longer")?, P![])?);
+    let logits = forward.call((&model, tokens, mask, sounds, is_longer))?;
+    alike("clap", &logits, &case("logits_per_audio")?)?;
+    fails(model.sound_features(zeros([1, 1, 33, 8]), None).check(), &["[1, 1, 33, 8]", "[batch, 1, frames, 8]", "32"]);
+    let read = |fields: &str| {
+        let text = format!(r#"{{"model_type": "clap"{fields}}}"#);
+        Clap::read(&Config::from_json(&text)?).map(|(read, _)| read)
+    };
+    // The defaults of the class are the sizes of a published model.
+    let base = read("")?;
+    assert_eq!((base.audio.embed_dim, base.text.num_hidden_layers, base.fusion), (96, 12, None));
+    assert_eq!(read(r#", "audio_config": {"enable_fusion": true}"#)?.fusion, Some(24));
+    for (fields, words) in [
+        (r#""enable_fusion": true, "fusion_type": "channel_map""#, "`fusion_type` \"channel_map\" is not supported"),
+        (r#""patch_stride": [2, 2]"#, "`patch_stride` is 2, but must be `patch_size`, which is 4"),
+        (r#""patch_stride": [4, 2]"#, "field `patch_stride` must be a number or two equal numbers"),
+        (r#""num_mel_bins": 60"#, "num_mel_bins (60) does not divide spec_size (256)"),
+        (r#""window_size": 9"#, "the last stage has only 8 by 8 patches"),
+        (r#""hidden_size": 700"#, "field `hidden_size` must be 768, got 700"),
+        (r#""enable_patch_layer_norm": false"#, "must be true"),
+    ] {
+        fails(read(&format!(r#", "audio_config": {{{fields}}}"#)), &[words]);
     }
     Ok(())
 }

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use shardax_models::huggingface::Weights;
 use shardax_models::{
-    Adapter, Bert, BertOptions, ChineseClip, Clip, Config, ConvNext, Deberta, Decoder, DepthEstimator, Detr,
-    EncoderDecoder, Glpn, MobileBert, MobileNet, MobileVit, ModernBert, Owl, PoolFormer, Pretrained, Resnet, RtDetr,
-    Sam, SamPrompts, Segformer, Siglip, SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
+    Adapter, Bert, BertOptions, ChineseClip, Clap, Clip, ClipSeg, Config, ConvNext, Deberta, Decoder, DeformableDetr,
+    DepthEstimator, Detr, EncoderDecoder, Florence, Glpn, Levit, MobileBert, MobileNet, MobileVit, ModernBert, Owl,
+    PoolFormer, Pretrained, Resnet, RtDetr, Sam, SamPrompts, Segformer, Siglip, SoundEncoder, SpectrogramEncoder, Swin,
+    Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -65,10 +66,20 @@ fn difference(folder: &Path) -> Result<f32> {
             jit(|model: SpectrogramEncoder, x: Array| model.forward(x)).call((&model, case.get("input_values")?))?
         }
         "wav2vec2" | "hubert" | "wavlm" | "unispeech" | "unispeech-sat" | "data2vec-audio" | "wav2vec2-conformer"
-        | "sew" => {
+        | "sew" | "wav2vec2-bert" => {
             let model = SoundEncoder::from_pretrained(folder)?;
             jit(|model: SoundEncoder, sound: Array| model.forward(sound, &BertOptions::new()))
                 .call((&model, case.get("input_values")?))?
+        }
+        "florence2" => {
+            let (model, images) = (Florence::from_pretrained(folder)?, case.get("pixel_values")?);
+            let (tokens, targets) = (case.get("input_ids")?, case.get("decoder_input_ids")?);
+            model.forward(images, tokens, targets, &BertOptions::new())
+        }
+        "clap" => {
+            let model = Clap::from_pretrained(folder)?;
+            let (tokens, sounds) = (case.get("input_ids")?, case.get("input_features")?);
+            model.forward(tokens, sounds, Some(&case.get("is_longer")?), &BertOptions::new())
         }
         "moonshine" => {
             let model = EncoderDecoder::from_pretrained(folder)?;
@@ -113,6 +124,11 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
             let (model, tokens) = (ChineseClip::from_pretrained(folder)?, case.get("input_ids")?);
             Ok(model.forward(tokens, images, &BertOptions::new()))
         }
+        "clipseg" => {
+            let (model, tokens) = (ClipSeg::from_pretrained(folder)?, case.get("input_ids")?);
+            jit(|model: ClipSeg, images: Array, tokens: Array| model.forward(tokens, images))
+                .call((&model, images, tokens))
+        }
         "siglip" | "siglip2" => {
             let model = Siglip::from_pretrained(folder)?;
             jit(|model: Siglip, tokens: Array, images: Array| model.forward(tokens, images)).call((
@@ -128,6 +144,10 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
         "segformer" | "pvt_v2" | "pvt" => {
             let model = Segformer::from_pretrained(folder)?;
             jit(|model: Segformer, images: Array| model.forward(images)).call((&model, images))
+        }
+        "levit" => {
+            let model = Levit::from_pretrained(folder)?;
+            jit(|model: Levit, images: Array| model.forward(images)).call((&model, images))
         }
         "resnet" | "regnet" => {
             let model = Resnet::from_pretrained(folder)?;
@@ -157,6 +177,10 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
             let prompts = prompts.boxes(case.get("input_boxes")?).masks(case.get("input_masks")?.squeeze(1));
             let (masks, scores) = model.forward(images, &prompts);
             Ok(concatenate(&[masks.reshape([-1]), scores.reshape([-1])], 0))
+        }
+        "deformable_detr" => {
+            let model = DeformableDetr::from_pretrained(folder)?;
+            jit(|model: DeformableDetr, images: Array| model.forward(images).0).call((&model, images))
         }
         "detr" | "table-transformer" => {
             let model = Detr::from_pretrained(folder)?;

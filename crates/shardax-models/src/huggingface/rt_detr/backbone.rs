@@ -3,7 +3,7 @@
 use shardax_nn::prelude::*;
 
 use super::super::fields::Fields;
-use super::super::vision::{ConvNorm, ConvShape, frozen_norm_keys, stage_keys};
+use super::super::vision::{ConvNorm, ConvShape, convolution_keys, stage_keys};
 use super::super::{KeyMap, StagedConfig};
 use crate::Activation;
 
@@ -225,21 +225,16 @@ fn mean_of_squares(x: Array) -> Array {
 /// Returns the names of the arrays, which begin with `prefix`.
 pub(super) fn keys(config: &RtDetrBackbone, prefix: &str) -> KeyMap {
     let keys = (0..3).fold(KeyMap::new(), |keys, layer| {
-        conv_keys(keys, &format!("first[{layer}]"), &format!("{prefix}embedder.embedder.{layer}"))
+        convolution_keys(keys, &format!("first[{layer}]"), &format!("{prefix}embedder.embedder.{layer}"))
     });
     let layers = if config.is_bottleneck { 3 } else { 2 };
     stage_keys(keys, config.stages.depths.len(), |keys, path, stage| {
         let (sizes, stride) = config.stage(stage);
         let blocks = format!("{prefix}encoder.stages.{stage}.layers");
         let shortcut = if config.pools(sizes, stride) { "shortcut.1" } else { "shortcut" };
-        let keys = conv_keys(keys, &format!("{path}.blocks[0].shortcut"), &format!("{blocks}.0.{shortcut}"));
+        let keys = convolution_keys(keys, &format!("{path}.blocks[0].shortcut"), &format!("{blocks}.0.{shortcut}"));
         (0..layers).fold(keys, |keys, layer| {
-            conv_keys(keys, &format!("{path}.blocks[*].layers[{layer}]"), &format!("{blocks}.*.layer.{layer}"))
+            convolution_keys(keys, &format!("{path}.blocks[*].layers[{layer}]"), &format!("{blocks}.*.layer.{layer}"))
         })
     })
-}
-
-fn conv_keys(keys: KeyMap, path: &str, name: &str) -> KeyMap {
-    let keys = keys.conv(&format!("{path}.conv"), &format!("{name}.convolution"));
-    frozen_norm_keys(keys, &format!("{path}.norm"), &format!("{name}.normalization"))
 }

@@ -4,7 +4,7 @@ use shardax_nn::prelude::*;
 
 /// Deformable attention ([Zhu et al. 2020](https://arxiv.org/abs/2010.04159)). Queries have boxes, and attend to places near them.
 #[derive(Module, Clone, Debug)]
-pub(super) struct DeformableAttention {
+pub(in crate::huggingface) struct DeformableAttention {
     /// Computes the distances of places from the box of a query, `[heads, levels * points * 2]`.
     offsets: LinearGeneral,
     /// Computes the scores of places, `[heads, levels * points]`.
@@ -44,7 +44,8 @@ impl DeformableAttention {
     }
 
     /// Attends from queries, `[batch, queries, features]`, with boxes, `[batch, queries, 4]`, to the features of all levels,
-    /// `[batch, places, features]`. `grids` are the rows and columns of each level.
+    /// `[batch, places, features]`. `grids` are the rows and columns of each level. In place of boxes, queries can have points,
+    /// `[batch, queries, 2]` or `[1, queries, 2]`, from which distances count in pixels.
     pub fn forward(&self, query: &Array, boxes: &Array, memory: &Array, grids: &[[usize; 2]]) -> Array {
         let (batch, queries) = (query.shape()[0], query.shape()[1]);
         // `[batch, heads, places, features of a head]`
@@ -53,7 +54,8 @@ impl DeformableAttention {
         let shape = [batch, queries, heads, self.levels, self.points];
         let weights = softmax(self.scores.forward(query), -1).reshape(shape).transpose([0, 2, 1, 3, 4]);
         let offsets = self.offsets.forward(query).reshape([&shape[..], &[2]].concat()).transpose([0, 2, 1, 3, 4, 5]);
-        let offsets = offsets * (self.scale / self.points as f64);
+        let has_extents = boxes.shape()[2] == 4;
+        let offsets = if has_extents { offsets * (self.scale / self.points as f64) } else { offsets };
         let mut start = 0;
         let mut sum: Option<Array> = None;
         for (level, [rows, columns]) in grids.iter().copied().enumerate() {
@@ -62,10 +64,12 @@ impl DeformableAttention {
             let weights = weights.get((.., .., .., level));
             // Places in pixels: columns, then rows.
             let [x, y] = [(0, columns), (1, rows)].map(|(axis, size)| {
-                let [center, extent] =
-                    [axis, axis + 2].map(|part| boxes.get((Ellipsis, part)).expand_dims(1).expand_dims(-1));
+                let part = |part: usize| boxes.get((Ellipsis, part)).expand_dims(1).expand_dims(-1);
                 let offset = offsets.get((.., .., .., level, .., axis));
-                (center + offset * extent) * size as f64 - 0.5
+                match has_extents {
+                    true => (part(axis) + offset * part(axis + 2)) * size as f64 - 0.5,
+                    false => part(axis) * size as f64 + offset - 0.5,
+                }
             });
             let part = interpolated(&values, [y, x], [rows, columns], &weights);
             sum = Some(sum.map_or_else(|| part.clone(), |sum| sum + &part));

@@ -3,7 +3,7 @@
 use shardax_nn::prelude::*;
 
 use super::super::fields::Fields;
-use super::super::vision::{classes_of, frozen_norm_keys};
+use super::super::vision::{classes_of, conv_norm_keys};
 use super::super::{Config, KeyMap, Layout, Pretrained, check_type, known_type};
 use super::{RtDetr, RtDetrBackbone, RtDetrConfig, backbone, pyramid};
 use crate::Side;
@@ -154,8 +154,7 @@ fn keys(config: &RtDetrConfig) -> KeyMap {
     for stage in 0..stages {
         for (part, name) in [("projections", "encoder_input_proj"), ("memories", "decoder_input_proj")] {
             let (path, name) = (format!("{part}[{stage}]"), format!("model.{name}.{stage}"));
-            keys = keys.conv(&format!("{path}.conv"), &format!("{name}.0"));
-            keys = frozen_norm_keys(keys, &format!("{path}.norm"), &format!("{name}.1"));
+            keys = conv_norm_keys(keys, &path, &name, ["0", "1"]);
         }
     }
     for index in 0..config.encoded_stages.len() {

@@ -9,7 +9,7 @@ use shardax_nn::prelude::*;
 
 use self::backbone::Backbone;
 pub use self::backbone::RtDetrBackbone;
-use self::deformable::DeformableAttention;
+pub(super) use self::deformable::DeformableAttention;
 pub(super) use self::files::KNOWN;
 use self::pyramid::Pyramid;
 use super::attention;
@@ -289,18 +289,18 @@ impl RtDetr {
 }
 
 /// Joins rows and columns.
-fn flattened(x: &Array) -> Array {
+pub(super) fn flattened(x: &Array) -> Array {
     let &[batch, rows, columns, features] = x.shape() else { return x.clone() };
     x.reshape([batch, rows * columns, features])
 }
 
 /// Applies layers with ReLU between them.
-fn mlp(layers: &[Linear], x: Array) -> Array {
+pub(super) fn mlp(layers: &[Linear], x: Array) -> Array {
     layers.iter().enumerate().fold(x, |x, (index, layer)| layer.forward(if index == 0 { x } else { relu(x) }))
 }
 
 /// Returns the number whose sigmoid is `x`.
-fn log_odds(x: &Array) -> Array {
+pub(super) fn log_odds(x: &Array) -> Array {
     let x = x.clip(0.0, 1.0);
     (x.maximum(SMALLEST) / (1.0 - &x).maximum(SMALLEST)).log()
 }
@@ -321,7 +321,7 @@ fn sines([rows, columns]: [usize; 2], features: usize, base: f64) -> Result<Arra
 }
 
 /// Returns the first box of each place of all stages, before the sigmoid, `[places, 4]`, and whether it is used, `[places, 1]`.
-fn anchors(grids: &[[usize; 2]]) -> Result<(Array, Array)> {
+pub(super) fn anchors(grids: &[[usize; 2]]) -> Result<(Array, Array)> {
     let (mut boxes, mut is_valid) = (Vec::new(), Vec::new());
     for (level, [rows, columns]) in grids.iter().copied().enumerate() {
         let extent = FIRST_EXTENT * (level as f64).exp2();

@@ -3,7 +3,7 @@
 use shardax_nn::prelude::*;
 
 use super::super::KeyMap;
-use super::super::vision::{ConvNorm, ConvShape, frozen_norm_keys};
+use super::super::vision::{ConvNorm, ConvShape, conv_norm_keys};
 use super::RtDetrConfig;
 use crate::Activation;
 
@@ -136,6 +136,5 @@ pub(super) fn keys(prefix: &str) -> KeyMap {
 }
 
 fn conv_keys(keys: KeyMap, path: &str, name: &str) -> KeyMap {
-    let keys = keys.conv(&format!("{path}.conv"), &format!("{name}.conv"));
-    frozen_norm_keys(keys, &format!("{path}.norm"), &format!("{name}.norm"))
+    conv_norm_keys(keys, path, name, ["conv", "norm"])
 }
