@@ -32,6 +32,7 @@ KNOWN = {
     "huggingface/rt_detr/files.rs": [r"const KNOWN.*?\];"],
     "encoder_decoder/florence.rs": [r"check_type\([^)]*\)"],
     "huggingface/levit.rs": [r"check_type\([^)]*\)"],
+    "huggingface/conditional_detr.rs": [r"const KNOWN.*?\];"],
     "huggingface/clap.rs": [r"check_type\([^)]*\)"],
     "huggingface/deformable_detr.rs": [r"check_type\([^)]*\)"],
     "huggingface/yolos.rs": [r"check_type\([^)]*\)"],

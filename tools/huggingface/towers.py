@@ -922,6 +922,7 @@ CASES = {
     "yolos_rest": lambda: yolos("yolos_rest", "YolosForObjectDetection", image_size=[10, 13], use_mid_position_embeddings=False, qkv_bias=False),
     "yolos_model": lambda: yolos("yolos_model", "YolosModel"),
     "detr": lambda: detr("detr", "Detr"),
+    "conditional_detr": lambda: detr("conditional_detr", "ConditionalDetr"),
     "deformable_detr": lambda: deformable_detr("deformable_detr", num_feature_levels=4),
     "deformable_detr_refined": lambda: deformable_detr("deformable_detr_refined", with_box_refine=True),
     "deformable_detr_proposals": lambda: deformable_detr("deformable_detr_proposals", with_box_refine=True, two_stage=True, num_feature_levels=2),

@@ -90,7 +90,7 @@ OTHERS = {
         "yolos": {**YOLOS, **LABELS},
         **{kind: {**RT_DETR, **LABELS, "backbone_config": RT_DETR_IMAGES} for kind in ["rt_detr", "rt_detr_v2"]},
         "deformable_detr": {**DEFORMABLE, **LABELS, "use_timm_backbone": False, "backbone_config": DEFORMABLE_IMAGES},
-        **{kind: {**DETR, **LABELS, "use_timm_backbone": False, "backbone_config": DETR_IMAGES} for kind in ["detr", "table-transformer"]},
+        **{kind: {**DETR, **LABELS, "use_timm_backbone": False, "backbone_config": DETR_IMAGES} for kind in ["detr", "table-transformer", "conditional_detr"]},
     },
     AutoModelForAudioClassification: {"audio-spectrogram-transformer": {**AST, **LABELS}},
     AutoModelForCTC: {

@@ -230,7 +230,7 @@ fn check(fields: &Fields, config: &DeformableDetrConfig) -> Result<()> {
         return Err(fields.error("`two_stage` is true, but `with_box_refine` is false, which transformers rejects"));
     }
     // Numbers for training, and numbers of objects of the other form.
-    fields.skip(&["focal_alpha", "return_intermediate", "disable_custom_kernels", "num_queries"]);
+    fields.skip(&["return_intermediate", "disable_custom_kernels", "num_queries"]);
     fields.skip(&["two_stage_num_proposals", "tie_word_embeddings"]);
     Ok(())
 }
@@ -423,16 +423,16 @@ impl Proposals {
     }
 }
 
-/// Returns the sines and cosines of the four numbers of boxes, `[batch, objects, 4 * features]`. Neighboring features are a sine and a
-/// cosine.
-fn box_positions(boxes: &Array, features: usize) -> Result<Array> {
-    let &[batch, objects, _] = boxes.shape() else { return Ok(boxes.clone()) };
+/// Returns the sines and cosines of the numbers of boxes or points, `[batch, objects, numbers * features]`. Neighboring features are a
+/// sine and a cosine.
+pub(super) fn box_positions(boxes: &Array, features: usize) -> Result<Array> {
+    let &[batch, objects, numbers] = boxes.shape() else { return Ok(boxes.clone()) };
     let speeds =
         (0..features / 2).map(|pair| (TAU * POSITION_BASE.powf(-((2 * pair) as f64) / features as f64)) as f32);
     let speeds = Array::from_vec(speeds.collect::<Vec<f32>>(), &[features / 2])?;
     let angles = boxes.expand_dims(-1) * speeds;
     let waves = stack(&[angles.sin(), angles.cos()], -1);
-    Ok(waves.reshape([batch, objects, 4 * features]))
+    Ok(waves.reshape([batch, objects, numbers * features]))
 }
 
 /// Returns the centers of all places, `[1, places, 2]`: the column and the row, as shares of the image.
@@ -529,7 +529,7 @@ impl DeformableDetr {
 }
 
 /// Adds corrections to points or boxes, before the sigmoid. The result are boxes.
-fn corrected(places: &Array, corrections: Array) -> Array {
+pub(super) fn corrected(places: &Array, corrections: Array) -> Array {
     let places = log_odds(places);
     if places.shape()[2] == 4 {
         return sigmoid(corrections + places);

@@ -54,7 +54,7 @@ pub struct Detr {
 }
 
 #[derive(Module, Clone, Debug)]
-struct Block {
+pub(super) struct Block {
     attention: MultiHeadAttention,
     norm: LayerNorm,
     /// Attention to the image, in the decoder.
@@ -74,33 +74,8 @@ impl Pretrained for Detr {
     type Architecture = DetrConfig;
 
     fn read(config: &Config) -> Result<(DetrConfig, KeyMap)> {
-        let fields = config.fields();
-        let kind = known_type(&fields, &KNOWN)?;
-        if let Some(name) = fields.class()?
-            && !name.ends_with("ForObjectDetection")
-        {
-            return Err(fields.error(format!("the class {name:?} of `architectures` is not supported")));
-        }
-        let images = image_encoder(&fields)?;
-        let count = images.config.hidden_sizes.len();
-        if images.outputs.last() != Some(&count) {
-            let message = format!("`out_indices` or `out_features` must end with the last of the {count} stages");
-            return Err(fields.error(message));
-        }
-        let [encoder, decoder] = sides(&fields)?;
-        let read = DetrConfig {
-            encoder_of_images: images.config,
-            d_model: fields.size("d_model")?,
-            encoder,
-            decoder,
-            num_queries: fields.size("num_queries")?,
-            activation_function: fields.activation("activation_function")?,
-            pre_norms: kind == "table-transformer",
-            classes: classes_of(&fields)?,
-        };
-        check_and_skip(&fields, read.d_model)?;
-        fields.finish()?;
-        let keys = keys(&read).and(images.keys);
+        let (read, image_keys) = read_fields(config, &KNOWN)?;
+        let keys = keys(&read).and(image_keys);
         Ok((read, keys))
     }
 
@@ -125,18 +100,54 @@ impl Pretrained for Detr {
     }
 
     fn extents(config: &DetrConfig) -> (usize, Vec<(&'static str, usize, usize)>) {
-        let (layers, mut matrices) = Resnet::extents(&config.encoder_of_images);
-        let features = config.d_model;
-        matrices.push(("query kernel", features, features));
-        matrices.push(("MLP kernel", features, config.encoder.hidden.max(config.decoder.hidden)));
-        matrices.push(("table of objects", config.num_queries, features));
-        matrices.push(("table of classes", config.classes, features));
-        (layers.saturating_add(config.encoder.layers).saturating_add(config.decoder.layers), matrices)
+        extents(config)
     }
 }
 
 /// Added to the variance in norms.
-const NORM_EPSILON: f64 = 1e-5;
+pub(super) const NORM_EPSILON: f64 = 1e-5;
+
+/// Reads the fields of a model of one of these types. Also returns the names of the arrays of its ResNet.
+pub(super) fn read_fields(config: &Config, known: &[&str]) -> Result<(DetrConfig, KeyMap)> {
+    let fields = config.fields();
+    let kind = known_type(&fields, known)?;
+    if let Some(name) = fields.class()?
+        && !name.ends_with("ForObjectDetection")
+    {
+        return Err(fields.error(format!("the class {name:?} of `architectures` is not supported")));
+    }
+    let images = image_encoder(&fields)?;
+    let count = images.config.hidden_sizes.len();
+    if images.outputs.last() != Some(&count) {
+        let message = format!("`out_indices` or `out_features` must end with the last of the {count} stages");
+        return Err(fields.error(message));
+    }
+    let [encoder, decoder] = sides(&fields)?;
+    let read = DetrConfig {
+        encoder_of_images: images.config,
+        d_model: fields.size("d_model")?,
+        encoder,
+        decoder,
+        num_queries: fields.size("num_queries")?,
+        activation_function: fields.activation("activation_function")?,
+        pre_norms: kind == "table-transformer",
+        classes: classes_of(&fields)?,
+    };
+    check_and_skip(&fields, read.d_model)?;
+    fields.finish()?;
+    Ok((read, images.keys))
+}
+
+/// Returns the number of blocks and the sizes of the largest matrices.
+pub(super) fn extents(config: &DetrConfig) -> (usize, Vec<(&'static str, usize, usize)>) {
+    let (layers, mut matrices) = Resnet::extents(&config.encoder_of_images);
+    let features = config.d_model;
+    matrices.push(("query kernel", features, features));
+    matrices.push(("MLP kernel", features, config.encoder.hidden.max(config.decoder.hidden)));
+    matrices.push(("table of objects", config.num_queries, features));
+    matrices.push(("table of classes", config.classes, features));
+    (layers.saturating_add(config.encoder.layers).saturating_add(config.decoder.layers), matrices)
+}
 
 /// Reads the blocks that read the features of an image, and the blocks that compute objects.
 pub(super) fn sides(fields: &Fields) -> Result<[Side; 2]> {
@@ -216,6 +227,7 @@ pub(super) fn check_and_skip(fields: &Fields, features: usize) -> Result<()> {
         return Err(fields.error("`d_model` must be a multiple of 4, because positions have sines of rows and columns"));
     }
     // Losses, dropped layers, initial values, and other names of these fields.
+    fields.skip(&["cls_loss_coefficient", "focal_alpha"]);
     fields.skip(&["class_cost", "bbox_cost", "giou_cost", "mask_loss_coefficient", "dice_loss_coefficient"]);
     fields.skip(&["bbox_loss_coefficient", "giou_loss_coefficient", "eos_coefficient", "encoder_layerdrop"]);
     fields.skip(&["decoder_layerdrop", "init_xavier_std", "num_hidden_layers", "max_position_embeddings"]);
@@ -224,7 +236,7 @@ pub(super) fn check_and_skip(fields: &Fields, features: usize) -> Result<()> {
 }
 
 /// Returns the names of the arrays, without the names of the convolutions.
-fn keys(config: &DetrConfig) -> KeyMap {
+pub(super) fn keys(config: &DetrConfig) -> KeyMap {
     let keys = KeyMap::new()
         .conv("projection", "model.input_projection")
         .array("objects", "model.query_position_embeddings.weight", Layout::Same)
@@ -265,7 +277,7 @@ fn timm_keys(config: &ResnetConfig) -> KeyMap {
 }
 
 impl Block {
-    fn new(config: &DetrConfig, side: &Side, has_cross: bool, rngs: &mut Rngs) -> Block {
+    pub fn new(config: &DetrConfig, side: &Side, has_cross: bool, rngs: &mut Rngs) -> Block {
         let features = config.d_model;
         let norm = |rngs: &mut Rngs| LayerNorm::builder(features).epsilon(NORM_EPSILON).build(rngs);
         Block {
@@ -280,7 +292,7 @@ impl Block {
 
     /// Applies the block to `x`, `[batch, length, features]`, at these places, which are added to the inputs of queries and keys, but
     /// not of values. `image` has the features of an image and their places.
-    fn forward(&self, x: Array, places: &Array, image: Option<(&Array, &Array)>, pre_norms: bool) -> Array {
+    pub fn forward(&self, x: Array, places: &Array, image: Option<(&Array, &Array)>, pre_norms: bool) -> Array {
         let x = added(&self.norm, x, pre_norms, |x| {
             let placed = x + places;
             self.attention.attend(&placed, &placed, x, AttentionOptions::new())

@@ -9,7 +9,7 @@ use crate::{BlipAnswerer, BlipMatcher, EncoderDecoder, Florence};
 type NamesOf = fn(&Config) -> Result<KeyMap>;
 
 /// Model types and the class that reads them. A [`Decoder`] reads all others.
-const CLASSES: [(&[&str], NamesOf); 32] = [
+const CLASSES: [(&[&str], NamesOf); 33] = [
     (&bert_files::KNOWN, names_of::<Bert>),
     (&["deberta", "deberta-v2"], names_of::<Deberta>),
     (&["modernbert"], names_of::<ModernBert>),
@@ -31,6 +31,7 @@ const CLASSES: [(&[&str], NamesOf); 32] = [
     (&depth::KNOWN, names_of::<DepthEstimator>),
     (&["glpn"], names_of::<Glpn>),
     (&detr::KNOWN, names_of::<Detr>),
+    (&["conditional_detr"], names_of::<ConditionalDetr>),
     (&["deformable_detr"], names_of::<DeformableDetr>),
     (&rt_detr::KNOWN, names_of::<RtDetr>),
     (&["yolos"], names_of::<Yolos>),

@@ -15,7 +15,7 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 134] = [
+const OTHERS: [&str; 135] = [
     "clipseg",
     "clipseg_text_model",
     "clipseg_vision_model",
@@ -146,6 +146,7 @@ const OTHERS: [&str; 134] = [
     "pvt",
     "sew",
     "levit",
+    "conditional_detr",
     "clap",
     "clap_audio_model",
     "clap_text_model",

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use shardax_models::huggingface::{SegformerHead, SwinVersion};
 use shardax_models::{
-    BertOptions, ChineseClip, Clip, Config, ConvNext, DeformableDetr, DepthEstimator, Detr, Glpn, Levit, LoadOptions,
-    MobileNet, MobileVit, Owl, PoolFormer, Pretrained, Resnet, Sam, Segformer, Siglip, Swin, Vit, VitPose, Yolos,
+    BertOptions, ChineseClip, Clip, ConditionalDetr, Config, ConvNext, DeformableDetr, DepthEstimator, Detr, Glpn,
+    Levit, LoadOptions, MobileNet, MobileVit, Owl, PoolFormer, Pretrained, Resnet, Sam, Segformer, Siglip, Swin, Vit,
+    VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -394,6 +395,7 @@ pub(super) fn save_all(to: &Path, every: usize) -> Result<()> {
     save::<Vit>(&["vit_mae"], to, every)?;
     save::<Yolos>(&YOLOS[..2], to, every)?;
     save::<Detr>(&DETRS, to, every)?;
+    save::<ConditionalDetr>(&["conditional_detr"], to, every)?;
     save::<DeformableDetr>(&DEFORMABLE, to, every)?;
     save::<Sam>(&["sam"], to, every)?;
     save::<Owl>(&OWLS, to, every)?;

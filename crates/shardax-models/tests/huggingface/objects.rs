@@ -2,7 +2,8 @@
 
 use shardax_models::huggingface::Weights;
 use shardax_models::{
-    ClipSeg, Config, DeformableDetr, Detr, LoadOptions, Owl, Pretrained, RtDetr, Sam, SamPrompts, VitPose, Yolos,
+    ClipSeg, ConditionalDetr, Config, DeformableDetr, Detr, LoadOptions, Owl, Pretrained, RtDetr, Sam, SamPrompts,
+    VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -101,6 +102,34 @@ fn objects_of_detr_equal_transformers() -> Result<()> {
     ] {
         fails(read(&format!(r#"{{"model_type": "detr", {fields}}}"#)), &[words]);
     }
+    Ok(())
+}
+
+#[test]
+fn objects_of_conditional_detr_equal_transformers() -> Result<()> {
+    setup();
+    let name = "conditional_detr";
+    let forward = jit(|model: ConditionalDetr, images: Array| model.forward(images));
+    let (case, model) = (case(name)?, ConditionalDetr::from_pretrained(folder(name))?);
+    for number in (0..2).step_by(one_of(2)) {
+        let (logits, boxes) = forward.call((&model, case(&format!("pixel_values_{number}"))?))?;
+        alike(name, &logits, &case(&format!("logits_{number}"))?)?;
+        alike(name, &boxes, &case(&format!("boxes_{number}"))?)?;
+    }
+    let mesh = make_mesh([("data", 2), ("model", 2)])?;
+    let rules = Rules::new(&mesh, [("heads", "model"), ("mlp", "model")]);
+    let split = ConditionalDetr::from_pretrained_with(folder(name), &LoadOptions::new().rules(&rules))?;
+    let images = device_put(case("pixel_values_0")?, NamedSharding::new(&mesh, P!["data"]))?;
+    alike(name, &forward.call((&split, images))?.0, &case("logits_0")?)?;
+    save_again::<ConditionalDetr>(name, &Folder::new().join(name))?;
+    fails(model.forward(zeros([1, 3, 32, 32])).1.check(), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
+    let read = |fields: &str| {
+        let text = format!(r#"{{"model_type": "conditional_detr"{fields}}}"#);
+        ConditionalDetr::read(&Config::from_json(&text)?).map(|(read, _)| read)
+    };
+    // The defaults of the class are a published model.
+    assert_eq!(read(r#", "backbone": "resnet50""#)?.num_queries, 300);
+    fails(read(r#", "architectures": ["ConditionalDetrForSegmentation"]"#), &["\"ConditionalDetrForSegmentation\""]);
     Ok(())
 }
 

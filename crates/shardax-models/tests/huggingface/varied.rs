@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use shardax_models::huggingface::Weights;
 use shardax_models::{
-    Adapter, Bert, BertOptions, ChineseClip, Clap, Clip, ClipSeg, Config, ConvNext, Deberta, Decoder, DeformableDetr,
-    DepthEstimator, Detr, EncoderDecoder, Florence, Glpn, Levit, MobileBert, MobileNet, MobileVit, ModernBert, Owl,
-    PoolFormer, Pretrained, Resnet, RtDetr, Sam, SamPrompts, Segformer, Siglip, SoundEncoder, SpectrogramEncoder, Swin,
-    Vit, VitPose, Yolos,
+    Adapter, Bert, BertOptions, ChineseClip, Clap, Clip, ClipSeg, ConditionalDetr, Config, ConvNext, Deberta, Decoder,
+    DeformableDetr, DepthEstimator, Detr, EncoderDecoder, Florence, Glpn, Levit, MobileBert, MobileNet, MobileVit,
+    ModernBert, Owl, PoolFormer, Pretrained, Resnet, RtDetr, Sam, SamPrompts, Segformer, Siglip, SoundEncoder,
+    SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -177,6 +177,10 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
             let prompts = prompts.boxes(case.get("input_boxes")?).masks(case.get("input_masks")?.squeeze(1));
             let (masks, scores) = model.forward(images, &prompts);
             Ok(concatenate(&[masks.reshape([-1]), scores.reshape([-1])], 0))
+        }
+        "conditional_detr" => {
+            let model = ConditionalDetr::from_pretrained(folder)?;
+            jit(|model: ConditionalDetr, images: Array| model.forward(images).0).call((&model, images))
         }
         "deformable_detr" => {
             let model = DeformableDetr::from_pretrained(folder)?;
