@@ -1,5 +1,6 @@
 //! Rotations where formulas divide by zero or angles are not unique, and arguments that are none.
 
+use shardax::numpy::full_dtype;
 use shardax::prelude::*;
 use shardax::scipy::spatial::transform::{Rotation, Slerp};
 
@@ -13,6 +14,45 @@ fn slopes_at_a_rotation_by_zero_are_finite() {
     assert_eq!(slopes, [0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, -1.0, 0.0]);
     let back = |v: Array| -> Result<Array> { Ok(Rotation::from_rotvec(v)?.as_rotvec()) };
     assert_eq!(jacobian_at(back, zeros([3])), [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]);
+}
+
+/// The square of an angle has a second derivative at 0, and its root has none: the curvature was that of no rotation.
+#[test]
+fn curvatures_at_a_rotation_by_zero_are_of_matrices() -> Result<()> {
+    setup();
+    // The matrix is I + K + K² / 2 + …, for the matrix K of the vector's cross product.
+    for at in [0.0, 1e-6] {
+        let element = |v: Array| -> Result<Array> { Ok(Rotation::from_rotvec(v)?.as_matrix().get((0, 0))) };
+        let curvature = hessian(element).call(full_dtype([3], at, DType::F64))?;
+        let expected = array([[0.0, 0.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.0, -1.0]]);
+        assert!(allclose(&curvature, expected, 0.0, 1e-5)?, "{at}: {curvature}");
+    }
+    // The third derivatives of a rotation vector that is read back are 0, next to 0 and away from it.
+    for at in [0.0, 2e-4, 0.3] {
+        let back = |v: Array| -> Result<Array> { Ok(Rotation::from_rotvec(v)?.as_rotvec().get(0)) };
+        let curvature = move |v: Array| hessian(back).call(v);
+        let third = jacfwd(curvature).call(full_dtype([3], at, DType::F64))?;
+        assert!(allclose(&third, zeros([3, 3, 3]), 0.0, 1e-4)?, "{at}: {third}");
+    }
+    Ok(())
+}
+
+/// Squares of components left the range of the dtype.
+#[test]
+fn quaternions_and_vectors_of_any_length_are_rotations() -> Result<()> {
+    setup();
+    let expected = array([0.6f32, 0.0, 0.0, 0.8]);
+    let sizes = [(DType::F16, 1e4), (DType::F16, 1e-4), (DType::F32, 1e30), (DType::F32, 1e-30), (DType::F64, 1e200)];
+    for (dtype, size) in sizes {
+        let quat = (array([3.0f64, 0.0, 0.0, 4.0]) * size).astype(dtype);
+        let found = Rotation::from_quat(&quat)?.as_quat();
+        assert!(found.dtype() == dtype && allclose(found.astype(DType::F32), &expected, 1e-3, 0.0)?, "{quat}: {found}");
+    }
+    let [quarter, turned] = [array([300.0f32, 0.0, 0.0]), array([1e-4f32, 0.0, 0.0])].map(|v| v.astype(DType::F16));
+    assert!(Rotation::from_rotvec(&quarter)?.as_quat().isfinite().all(..).item::<bool>()?);
+    assert!(Rotation::from_mrp(&quarter)?.as_quat().isfinite().all(..).item::<bool>()?);
+    assert!(allclose(Rotation::from_rotvec(&turned)?.as_rotvec(), turned, 2e-3, 0.0)?);
+    Ok(())
 }
 
 fn jacobian_at(f: impl Fn(Array) -> Result<Array>, at: Array) -> Vec<f32> {

@@ -13,8 +13,13 @@ use crate::ops::elementwise::arctan2;
 use crate::ops::index::{Ellipsis, IntoIndex};
 use crate::ops::numpy::{concatenate, hypot, promote_dtypes, remainder, stack, to_inexact, where_};
 use crate::ops::operators::ArrayLike;
+use crate::ops::primitive::reduce::in_accumulator;
+use crate::ops::primitive::stop_gradient::stop_gradient;
 use crate::random::{self, RandomKey};
 use crate::rank_promotion;
+
+/// The angle in radians below which functions of angles are computed by their series.
+const SMALL_ANGLE: f64 = 1e-3;
 
 /// Rotations in three dimensions, stored as quaternions of norm 1.
 ///
@@ -55,14 +60,18 @@ impl Rotation {
     pub fn from_rotvec(rotvec: impl ArrayLike) -> Result<Rotation> {
         let rotvec = checked("rotation vectors", rotvec, &[3])?;
         Ok(at_caller(|| {
-            let angle = norm(&rotvec);
-            let square = angle.square();
-            // The sine of half the angle divided by the angle; next to 0 by its series.
-            let is_small = angle.less_equal(1e-3);
-            let series = 0.5 - &square / 48 + square.square() / 3840;
-            let safe = where_(&is_small, 1, &angle);
-            let scale = where_(is_small, series, (&safe / 2).sin() / &safe);
-            Rotation { quat: concatenate(&[rotvec * scale, (angle / 2).cos()], -1) }
+            let quat = in_accumulator(&rotvec, |rotvec| {
+                // Next to 0, series of the square, which has derivatives of every order there. The norm has none.
+                let square = rotvec.square().sum_keepdims(-1);
+                let is_small = square.less_equal(SMALL_ANGLE * SMALL_ANGLE);
+                let half = where_(&is_small, 1, &square).sqrt() / 2;
+                let quarter = &square / 4;
+                let sine = 0.5 - &quarter / 12 + quarter.square() / 240;
+                let cosine = 1 - &quarter / 2 + quarter.square() / 24;
+                let scale = where_(&is_small, sine, half.sin() / (2 * &half));
+                concatenate(&[rotvec * scale, where_(is_small, cosine, half.cos())], -1)
+            });
+            Rotation { quat }
         }))
     }
 
@@ -101,8 +110,11 @@ impl Rotation {
     pub fn from_mrp(mrp: impl ArrayLike) -> Result<Rotation> {
         let mrp = checked("modified Rodrigues parameters", mrp, &[3])?;
         Ok(at_caller(|| {
-            let square = mrp.square().sum_keepdims(-1);
-            Rotation { quat: concatenate(&[2 * mrp, 1 - &square], -1) / (1 + square) }
+            let quat = in_accumulator(&mrp, |mrp| {
+                let square = mrp.square().sum_keepdims(-1);
+                concatenate(&[2 * mrp, 1 - &square], -1) / (1 + square)
+            });
+            Rotation { quat }
         }))
     }
 
@@ -197,12 +209,13 @@ impl Rotation {
         at_caller(|| {
             let Rotation { quat } = self.upper();
             let vector = quat.get((Ellipsis, ..3));
-            let angle = 2 * arctan2(norm(&vector), quat.get((Ellipsis, 3..)));
-            let square = angle.square();
-            let is_small = angle.less_equal(1e-3);
-            let series = 2 + &square / 12 + 7 * square.square() / 2880;
-            let safe = where_(&is_small, 1, &angle);
-            vector * where_(is_small, series, &safe / (&safe / 2).sin())
+            // The sine of half the angle.
+            let square = vector.square().sum_keepdims(-1);
+            let is_small = square.less_equal(SMALL_ANGLE * SMALL_ANGLE / 4.0);
+            let sine = where_(&is_small, 1, &square).sqrt();
+            let angle = 2 * arctan2(&sine, quat.get((Ellipsis, 3..)));
+            let series = 2 + &square / 3 + 3 * square.square() / 20;
+            vector * where_(is_small, series, angle / sine)
         })
     }
 
@@ -353,7 +366,9 @@ impl Rotation {
     }
 
     fn normalized(quat: &Array) -> Rotation {
-        Rotation { quat: quat / quat.square().sum_keepdims(-1).sqrt() }
+        // Divided by the largest component, whose slope has no effect, so that no square leaves the range of the dtype.
+        let quat = quat / stop_gradient(quat.abs().max_keepdims(-1));
+        Rotation { quat: &quat / quat.square().sum_keepdims(-1).sqrt() }
     }
 
     fn composed(&self, other: &Rotation) -> Rotation {
