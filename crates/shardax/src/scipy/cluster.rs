@@ -7,6 +7,7 @@ use crate::error::{Result, err};
 use crate::linalg::pair;
 use crate::ops::numpy::{promote_dtypes, to_inexact};
 use crate::ops::operators::ArrayLike;
+use crate::ops::primitive::reduce::in_accumulator;
 
 /// Assigns each observation of `[n, d]` to the nearest code of `[k, d]`. Returns the index of the code (int32) and the
 /// distance, both `[n]`. One-dimensional observations and codes can be `[n]` and `[k]`.
@@ -41,7 +42,8 @@ pub fn vq(obs: impl ArrayLike, code_book: impl ArrayLike) -> (Array, Array) {
         }
         let (points, codes) = (as_rows(&args[0]), as_rows(&args[1]));
         let difference = points.expand_dims(1) - codes.expand_dims(0);
-        let distance = difference.square().sum(-1).sqrt();
+        // The largest distances of float16 have squares beyond its range.
+        let distance = in_accumulator(&difference, |x| x.square().sum(-1).sqrt());
         Ok(vec![distance.argmin(-1), distance.min(-1)])
     });
     pair(nearest, &obs)

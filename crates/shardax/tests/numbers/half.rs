@@ -3,8 +3,11 @@
 use shardax::lax::{self, Padding};
 use shardax::linalg::{NormOrder, norm};
 use shardax::nn::{avg_pool, log_softmax, softmax, standardize};
-use shardax::numpy::{LogsumexpOptions, average, corrcoef, median, nanmedian, nanstd, quantile, segment_max};
+use shardax::numpy::{
+    CovOptions, LogsumexpOptions, average, corrcoef, cov, median, nanmedian, nanstd, quantile, segment_max,
+};
 use shardax::prelude::*;
+use shardax::scipy::cluster::vq;
 
 use super::common::quick::setup;
 use super::floats;
@@ -194,6 +197,16 @@ fn float16_intermediates_may_exceed_its_range() {
         ("slope of std", 1.0, |x| grad(|x: Array| x.std(..)).call(x).expect("a gradient")),
     ];
     same_as_wide(&array([0.0f32, 600.0, -300.0]).astype(DType::F16), HALVES[1].1, far);
+    // The sum of squares of the differences from the mean is 67,200.
+    let covariances: &[(&str, f64, Fun)] = &[
+        ("cov", 0.0, |x| cov(x)),
+        ("cov of rows", 0.0, |x| cov(stack([x.clone(), -x], 0))),
+        ("weighted cov", 0.0, |x| CovOptions::new().aweights(ones_like(x)).cov(x)),
+    ];
+    same_as_wide(&array([0.0f32, 240.0, -120.0]).astype(DType::F16), HALVES[1].1, covariances);
+    let [points, codes] = [array([[600.0f32, 0.0], [0.0, -500.0]]), array([[0.0f32, 300.0], [0.0, 0.0]])];
+    let (nearest, distances) = vq(points.astype(DType::F16), codes.astype(DType::F16));
+    assert_eq!((floats(&nearest), floats(&distances)), (vec![1.0, 1.0], vec![600.0, 500.0]));
 }
 
 /// The number of equal maxima may exceed the range of float16, while each of them has a share of the slope.

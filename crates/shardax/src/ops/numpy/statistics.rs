@@ -519,6 +519,9 @@ impl CovOptions {
 }
 
 fn covariance(x: &Array, weights: &[Array], ddof: f64, [has_fweights, has_aweights]: [bool; 2]) -> Array {
+    // Sums of squares leave the range of float16, and the digits of bfloat16, where their mean does not.
+    let (dtype, is_weak) = (x.dtype(), x.weak_type());
+    let x = &convert(x, accumulator(dtype), is_weak);
     let count = x.shape()[1] as f64;
     let product = match weights {
         [] => {
@@ -541,6 +544,7 @@ fn covariance(x: &Array, weights: &[Array], ddof: f64, [has_fweights, has_aweigh
             x.matmul(adjoint(&x * weight)) / divisor
         }
     };
+    let product = convert(&product, dtype, is_weak);
     if product.shape() == [1, 1] { lax::reshape(&product, &[]) } else { product }
 }
 
