@@ -8,6 +8,8 @@ use shardax::numpy::{
 };
 use shardax::prelude::*;
 use shardax::scipy::cluster::vq;
+use shardax::scipy::special;
+use shardax::scipy::stats::norm as norm_distribution;
 
 use super::common::quick::setup;
 use super::floats;
@@ -241,4 +243,26 @@ fn quantiles_of_many_elements_of_half_precision() -> Result<()> {
         assert!((quantile.astype(DType::F32).item::<f32>()? - expected).abs() < 1e-3, "{quantile}");
     }
     Ok(())
+}
+
+fn slope_of(f: Fun, x: &Array) -> Array {
+    grad(move |x: Array| f(&x).sum(..)).call(x).expect("a gradient")
+}
+
+/// The slope of a special function is a difference or a quotient of large numbers, of which half precision has too few digits.
+#[test]
+fn slopes_of_special_functions_of_half_precision_are_rounded_once() {
+    setup();
+    let functions: &[(&str, f64, Fun)] = &[
+        ("log_ndtr", 0.1, |x| slope_of(|x| special::log_ndtr(x), x)),
+        ("norm.logcdf", 0.1, |x| slope_of(|x| norm_distribution::logcdf(x, 0, 1), x)),
+        ("dawsn", 0.1, |x| slope_of(|x| special::dawsn(x), x)),
+        ("i0e", 0.1, |x| slope_of(|x| special::i0e(x), x)),
+        ("owens_t", 0.1, |x| slope_of(|x| special::owens_t(x, 0.5), x)),
+        ("expi", 0.1, |x| slope_of(|x| special::expi(x), x)),
+        ("second slope of dawsn", 0.6, |x| slope_of(|x| slope_of(|x| special::dawsn(x), x), x)),
+    ];
+    for (dtype, eps) in HALVES {
+        same_as_wide(&array([-14.0f32, -8.0, -3.5, -0.75, 0.25, 2.0, 6.0]).astype(dtype), eps, functions);
+    }
 }

@@ -5,6 +5,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::binary::{ADD, Compare, MAX, MIN, MUL, SUB, Select};
 use super::elementwise_rules::{self, Accepts};
+use super::reduce::accumulator;
 use super::unary::{ABS, EXP, IMAG, LOG1P, LOGISTIC, NEG, REAL};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
@@ -84,9 +85,19 @@ impl Primitive for Expanded {
 
     fn jvp(&self, args: &[Array], tangents: &[Option<Array>]) -> Result<(Outputs, Tangents)> {
         let out = self.apply(args);
-        let terms =
-            tangents.iter().enumerate().filter_map(|(i, t)| t.as_ref().map(|t| (self.0.tangent)(args, &out, i, t)));
-        let tangent = terms.reduce(|a, b| a + b);
+        // Slopes of special functions are differences of large terms. Half precision would have no digits left.
+        let wide = if self.0.accepts == Accepts::Float { accumulator(out.dtype()) } else { out.dtype() };
+        let is_narrow = wide != out.dtype();
+        let widened: Vec<Array>;
+        let (args, y) = if is_narrow {
+            widened = args.iter().map(|x| x.astype(wide)).collect();
+            (&widened[..], self.apply(&widened))
+        } else {
+            (args, out.clone())
+        };
+        let term = |(i, t): (usize, &Option<Array>)| t.as_ref().map(|t| (self.0.tangent)(args, &y, i, &t.astype(wide)));
+        let tangent = tangents.iter().enumerate().filter_map(term).reduce(|a, b| a + b);
+        let tangent = tangent.map(|t| if is_narrow { t.astype(out.dtype()) } else { t });
         let tangent = tangent.map(|t| if t.shape() == out.shape() { t } else { t.broadcast_to(out.shape()) });
         Ok((smallvec![out], vec![tangent]))
     }
