@@ -440,3 +440,106 @@ fn projections_of_full_rank_change_no_gradient() -> Result<()> {
     }
     Ok(())
 }
+
+/// A loss, or a projection, of vectors `[2, n]`, whose squares or sums leave the range or the digits of half precision.
+type VectorFunction = (&'static str, fn(&Array, &Array) -> Array);
+
+const VECTOR_FUNCTIONS: &[VectorFunction] = &[
+    ("cosine_similarity", |x, y| cosine_similarity(x, y, 0.0)),
+    ("triplet_margin_loss", |x, y| triplet_margin_loss(x, y, -x, 1.0)),
+    ("multiclass_sparsemax_loss", |x, _| multiclass_sparsemax_loss(x, array([3, 200]))),
+    ("projection_simplex", |x, _| projected(projections::projection_simplex(x, 50.0))),
+    ("projection_l1_ball", |x, _| projected(projections::projection_l1_ball(x, 50.0))),
+    ("projection_l2_ball", |x, _| projected(projections::projection_l2_ball(x, 900.0))),
+    ("projection_vector", |x, y| projected(projections::projection_vector(x, y))),
+    ("projection_hyperplane", |x, y| projected(projections::projection_hyperplane(x, y, 1.0))),
+    ("projection_halfspace", |x, y| projected(projections::projection_halfspace(&(x + y), y, 1.0))),
+];
+
+fn projected(result: Result<Array>) -> Array {
+    result.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Squares of 100 and more left the range of float16: similarities and projections were 0, distances NaN.
+#[test]
+fn losses_and_projections_of_large_vectors_equal_float64() -> Result<()> {
+    setup();
+    let [x, y] = [0, 1].map(|seed| 100 * random::normal_dtype(random::key(seed), [2, 512], DType::F64));
+    for (name, f) in VECTOR_FUNCTIONS {
+        for dtype in [DType::F16, DType::Bf16] {
+            let [x, y] = [&x, &y].map(|x| x.astype(dtype));
+            let expected = f(&x.astype(DType::F64), &y.astype(DType::F64));
+            let result = f(&x, &y);
+            assert_eq!(result.dtype(), dtype, "{name}");
+            let error = (result.astype(DType::F64) - &expected).abs().max(..).to_f64()?;
+            assert!(error <= 4.0 * unit(dtype) * expected.abs().max(..).to_f64()?, "{name}, {dtype}: {error:e}");
+        }
+    }
+    // A number that is added to all elements does not change a projection onto a simplex, and -inf stays out of it.
+    let shifted = projections::projection_simplex(&(array([0.5f32, 1.0, 0.75]) + (1 << 20)), 1.0)?;
+    assert!(allclose(&shifted, array([1.0f32 / 12.0, 7.0 / 12.0, 1.0 / 3.0]), 1e-6, 0.0)?, "{shifted}");
+    let masked = array([0.5, f32::NEG_INFINITY, 1.0]);
+    assert_eq!(projections::projection_simplex(&masked, 1.0)?.to_vec::<f32>()?, [0.25, 0.0, 0.75]);
+    assert_eq!(projections::projection_simplex(&zeros(0), 1.0)?.shape(), [0]);
+    // Squares of small weights are 0 in float16, as is the number that is added to them.
+    let small = Linear::builder(4, 2)
+        .param_dtype(DType::F16)
+        .kernel_init(shardax::nn::initializers::constant(1e-4))
+        .build(&mut Rngs::new(0));
+    let direction = WeightNorm::new(small)?.without_scale().normalized()?.kernel;
+    assert!(allclose(direction.astype(DType::F32), full([4, 2], 0.5f32), 1e-3, 0.0)?, "{direction}");
+    Ok(())
+}
+
+/// The value of a loss at a small error, and its first two derivatives, are differences of numbers near 1 in the usual formulas.
+#[test]
+fn losses_of_small_errors_keep_their_digits() -> Result<()> {
+    setup();
+    type Loss = fn(Array) -> Array;
+    let losses: [Loss; 2] = [|x| huber_loss(&x, zeros_like(&x), 1.0), |x| log_cosh(&x, zeros_like(&x))];
+    for loss in losses {
+        for dtype in [DType::F32, DType::Bf16, DType::F16] {
+            let small = if dtype == DType::F16 { 2f64.powi(-9) } else { 2f64.powi(-20) };
+            for error in [small, -small, 0.375, 3.0, -30.0] {
+                let at = |dtype| full_dtype((), error, dtype);
+                let slope = move |x: Array| grad(loss).call(x);
+                for (i, f) in [&(move |x| Ok(loss(x))) as &dyn Fn(Array) -> Result<Array>, &slope].iter().enumerate() {
+                    let (found, expected) = (f(at(dtype))?.to_f64()?, f(at(DType::F64))?.to_f64()?);
+                    let is_exact = (found - expected).abs() <= 4.0 * unit(dtype) * expected.abs();
+                    assert!(is_exact, "derivative {i} of {dtype} at {error:e}: {found:e} is not {expected:e}");
+                }
+                let curvature = grad(slope).call(at(dtype))?.to_f64()?;
+                assert!(curvature == f64::from(error.abs() <= 1.0) || error.abs() >= 0.375, "{dtype}: {curvature}");
+            }
+        }
+    }
+    assert!(
+        huber_loss(array(f32::NAN), 0.0, 1.0).to_f64()?.is_nan() && log_cosh(array(f32::NAN), 0.0).to_f64()?.is_nan()
+    );
+    let infinite = grad(|x: Array| huber_loss(&x, 0.0, 1.0) + log_cosh(&x, 0.0)).call(array(f32::INFINITY))?;
+    assert_eq!(infinite.to_f64()?, 2.0);
+    Ok(())
+}
+
+/// The sums over time were float32 whatever the logits and the default dtype were, and the loop refused others.
+#[test]
+fn ctc_loss_of_float64_has_its_digits() -> Result<()> {
+    setup();
+    let noise = random::normal_dtype(random::key(0), [2, 6, 4], DType::F64);
+    let paddings = array([[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]]);
+    let labels = (array([[1, 2, 2], [3, 1, 0]]), array([[0, 0, 0], [0, 0, 1]]));
+    let loss = |logits: &Array, paddings: &Array| ctc_loss(logits, paddings, &labels.0, &labels.1, 0, -1e5);
+    let wide = loss(&noise, &paddings);
+    let narrow = loss(&noise.astype(DType::F32), &paddings);
+    assert_eq!((wide.dtype(), narrow.dtype()), (DType::F64, DType::F32));
+    assert!(allclose(&wide, narrow, 1e-5, 0.0)?, "{wide}");
+    // The probabilities of all sequences of two steps are computed by hand.
+    let logits = array([[[0.0f64, 1.0, 2.0], [0.5, 0.25, -1.0]]]);
+    let found =
+        ctc_loss(&logits, zeros([1, 2]).astype(DType::F64), array([[1]]), zeros([1, 1]), 0, -1e5).get(0).to_f64()?;
+    let share = |row: [f64; 3], class: usize| row[class].exp() / row.iter().map(|x| x.exp()).sum::<f64>();
+    let (a, b) = ([0.0, 1.0, 2.0], [0.5, 0.25, -1.0]);
+    let expected = -(share(a, 1) * share(b, 1) + share(a, 1) * share(b, 0) + share(a, 0) * share(b, 1)).ln();
+    assert!((found - expected).abs() < 1e-14, "{found} is not {expected}");
+    Ok(())
+}

@@ -95,16 +95,19 @@ fn forward(
         return Err(Error::new(ErrorKind::Value, message));
     }
 
-    let logs = log_softmax(logits, -1);
+    // Sums over time are in float32 at least, also if paddings and labels have other dtypes.
+    let dtype = if logits.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+    let logit_paddings = logit_paddings.astype(dtype);
+    let logs = log_softmax(logits, -1).astype(dtype);
     let lengths = -label_paddings.sum(1).astype(DType::I32) + longest;
-    let repeat = labels.get((.., ..-1)).equal(labels.get((.., 1..))).astype(DType::F32);
+    let repeat = labels.get((.., ..-1)).equal(labels.get((.., 1..))).astype(dtype);
     let repeat = pad(&repeat, &[(0, 0), (0, 1)], PadMode::Constant(0.0));
     // The loop is over time, so it becomes the first dimension.
     let blank = blank_id as i64;
     let log_blank = logs.get((.., .., blank..blank + 1)).transpose(&[1, 0, 2]);
-    let log_labels = einsum("btk,bnk->tbn", &[&logs, &one_hot(&labels, classes)]);
-    let nothing = zeros_dtype([batch, longest + 1], DType::F32) + log_epsilon;
-    let start = (nothing.at((.., 0)).set(0.0), zeros_dtype([batch, longest], DType::F32) + log_epsilon);
+    let log_labels = einsum("btk,bnk->tbn", &[&logs, &one_hot(&labels, classes).astype(dtype)]);
+    let nothing = zeros_dtype([batch, longest + 1], dtype) + log_epsilon;
+    let start = (nothing.at((.., 0)).set(0.0), zeros_dtype([batch, longest], dtype) + log_epsilon);
     // A step emits either a label or a blank. A label follows the blank before it or itself. The blank after a label
     // can be skipped unless the next label is the same.
     let (_, (blanks, emits)) = scan(
@@ -123,7 +126,7 @@ fn forward(
     )?;
     let total = add_to_blanks(&blanks.get(-1), emits.get(-1));
     let blanks = blanks.at(-1).set(&total);
-    let loss = -(total * one_hot(lengths, longest + 1)).sum(-1);
+    let loss = -(total * one_hot(lengths, longest + 1).astype(dtype)).sum(-1);
     Ok((loss, blanks, emits))
 }
 

@@ -5,6 +5,8 @@
 //! match, the result carries an error. Shapes are never broadcast silently, because a loss of `[batch, batch]` would
 //! otherwise go unnoticed.
 
+use shardax::prelude::*;
+
 mod classification;
 mod ctc;
 mod divergence;
@@ -22,3 +24,8 @@ pub use multiclass::*;
 pub use regression::*;
 pub use segmentation::*;
 pub use self_supervised::ntxent;
+
+/// Converts half precision to float32, which has the squares of all numbers of float16, and the digits of sums of them.
+fn in_float32(x: &Array) -> Array {
+    if x.dtype().byte_size() < 4 { x.astype(DType::F32) } else { x.clone() }
+}

@@ -3,6 +3,7 @@
 use shardax::nn::{log_softmax, one_hot, sparse_plus};
 use shardax::prelude::*;
 
+use super::in_float32;
 use crate::check::{floating, require, same_shape};
 use crate::optim::projections::projection_simplex;
 
@@ -83,10 +84,12 @@ fn sparsemax_losses(scores: Array, labels: Array) -> Result<Array> {
         return vmap(sparsemax_losses).call((scores, labels));
     }
     let classes = scores.shape().last().copied().unwrap_or(0);
+    let dtype = scores.dtype();
+    let scores = in_float32(&scores);
     let probabilities = projection_simplex(&scores, 1.0)?;
     let gap = where_(arange(0..classes as i32).equal(&labels), 0, &scores - scores.take(&labels, 0));
     let gap = where_(probabilities.not_equal(0), gap, 0);
-    Ok((&probabilities * gap).sum(..) + 0.5 * (1 - probabilities.square().sum(..)))
+    Ok(((&probabilities * gap).sum(..) + 0.5 * (1 - probabilities.square().sum(..))).astype(dtype))
 }
 
 /// Returns the elementwise binary sparsemax loss of logits and labels of 0 or 1.
@@ -162,6 +165,9 @@ pub fn triplet_margin_loss(
         floating("triplet_margin_loss", "positives", &positives),
         floating("triplet_margin_loss", "negatives", &negatives),
     );
-    let [to_positive, to_negative] = [positives, negatives].map(|x| ((&anchors - x).square().sum(-1) + 1e-6).sqrt());
+    let [to_positive, to_negative] = [positives, negatives].map(|x| {
+        let difference = &anchors - x;
+        (in_float32(&difference).square().sum(-1) + 1e-6).sqrt().astype(difference.dtype())
+    });
     (to_positive - to_negative + margin).maximum(0)
 }

@@ -1,8 +1,8 @@
 //! Losses of numbers and vectors.
 
-use shardax::nn::softplus;
 use shardax::prelude::*;
 
+use super::in_float32;
 use crate::check::{NOT_NEGATIVE, floating, require, same_shape, within};
 
 /// Returns the squared error `(predictions - targets)²`, elementwise. Predictions must have a floating-point dtype, and
@@ -67,9 +67,13 @@ pub fn huber_loss(predictions: impl ArrayLike, targets: impl ArrayLike, delta: f
         floating("huber_loss", "predictions", &predictions),
         within("huber_loss", "delta", delta, NOT_NEGATIVE),
     );
-    let error = (predictions - targets).abs();
-    let quadratic = minimum(&error, delta);
-    quadratic.square() * 0.5 + (error - quadratic) * delta
+    let error = predictions - targets;
+    let size = error.abs();
+    let is_small = size.less_equal(delta);
+    // Each branch has the slope of its part alone: a difference of both would lose the digits of small errors.
+    let quadratic = where_(&is_small, error, 0).square() * 0.5;
+    let linear = (where_(&is_small, 0, size) - delta / 2.0) * delta;
+    where_(is_small, quadratic, linear)
 }
 
 /// Returns the loss `log(cosh(predictions - targets))`, elementwise and without overflow. Predictions must have a
@@ -86,8 +90,12 @@ pub fn log_cosh(predictions: impl ArrayLike, targets: impl ArrayLike) -> Array {
     let predictions = predictions.into_array();
     require!(&predictions, floating("log_cosh", "predictions", &predictions));
     let error = predictions - targets;
-    // log((exp(e) + exp(-e)) / 2), with the larger exponential factored out.
-    &error + softplus(&error * -2) - std::f64::consts::LN_2
+    // log((exp(e) + exp(-e)) / 2), with the larger exponential factored out. Next to 0 the logarithm of 2 would cancel all
+    // digits, therefore cosh(e) - 1 is computed as 2 sinh(e / 2)².
+    let size = error.abs();
+    let is_small = size.less(1);
+    let small = (2 * (where_(&is_small, error, 0) / 2).sinh().square()).log1p();
+    where_(is_small, small, &size + (&size * -2).exp().log1p() - std::f64::consts::LN_2)
 }
 
 /// Returns the cosine of the angle between vectors along the last axis. Both arrays must have a floating-point dtype.
@@ -111,7 +119,10 @@ pub fn cosine_similarity(predictions: impl ArrayLike, targets: impl ArrayLike, e
         floating(name, "targets", &b),
         within(name, "epsilon", epsilon, NOT_NEGATIVE),
     );
-    let [a, b] = [a, b].map(|x| &x / maximum(x.square().sum_keepdims(-1), epsilon).sqrt());
+    let [a, b] = [a, b].map(|x| {
+        let wide = in_float32(&x);
+        (&wide / maximum(wide.square().sum_keepdims(-1), epsilon).sqrt()).astype(x.dtype())
+    });
     (a * b).sum(-1)
 }
 

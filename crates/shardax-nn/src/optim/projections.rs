@@ -12,6 +12,7 @@
 use shardax::nn::relu;
 use shardax::prelude::*;
 
+use super::accumulators::{wide_dtype, widened};
 use super::tree_utils::{self, add_scale, scale, total, vdot};
 use crate::check::within;
 use crate::shardings::replicated;
@@ -83,16 +84,24 @@ pub fn projection_simplex<P: Tree>(tree: &P, size: f64) -> Result<P> {
     if leaves.is_empty() {
         return Ok(tree.clone());
     }
-    let values = concatenate(&leaves.iter().map(|x| replicated(x).ravel()).collect::<Vec<_>>(), 0);
-    // The largest elements stay above zero. An element stays if it is above the amount by which all elements would be lowered.
-    let sorted = values.sort_descending(0);
+    let leaves: Vec<Array> = leaves.iter().map(|x| replicated(&x.astype(wide_dtype(x.dtype()))).ravel()).collect();
+    let values = concatenate(&leaves, 0);
+    if values.size() == 0 {
+        return Ok(tree.clone());
+    }
+    // The same number added to all elements changes nothing, so that sums need not have the digits of large elements.
+    let values = &values - stop_gradient(values.max(..));
+    // The largest elements stay above zero. An element stays if it is above the amount by which all elements would be lowered,
+    // and is less than `size` below the largest.
+    let sorted = values.maximum(-size).sort_descending(0);
     let ranks = arange(1..values.size() as i32 + 1).astype(values.dtype());
     let lowered = (sorted.cumsum(0) - size) / &ranks;
     let count = sorted.greater(&lowered).astype(DType::I32).sum(..);
     let level = lowered.get(count - 1);
     // A small change of the values does not change which of them are positive, so the gradient depends only on their mean.
-    let stays = stop_gradient(values.greater(level)).astype(values.dtype());
-    let projected = &stays * (&values - ((&stays * &values).sum(..) - size) / stays.sum(..));
+    let stays = stop_gradient(values.greater(level));
+    let excess = where_(&stays, &values, 0).sum(..) - size;
+    let projected = where_(&stays, &values - excess / stays.sum(..), 0);
     split_like(&projected, tree)
 }
 
@@ -128,7 +137,7 @@ pub fn projection_l1_sphere<P: Tree>(tree: &P, size: f64) -> Result<P> {
 /// Returns an error if an array of the tree failed, or if `size` is out of its range.
 #[track_caller]
 pub fn projection_l1_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
-    let inside = total(tree::leaves(tree).iter().map(|x| x.abs().sum(..))).less_equal(size);
+    let inside = total(tree::leaves(&widened(tree.clone())?).iter().map(|x| x.abs().sum(..))).less_equal(size);
     let outside = projection_l1_sphere(tree, size)?;
     tree_utils::where_(inside, tree, &outside)
 }
@@ -162,7 +171,7 @@ pub fn projection_l2_sphere<P: Tree>(tree: &P, size: f64) -> Result<P> {
 /// # Errors
 /// Returns an error if an array of the tree failed, or if `size` is out of its range.
 pub fn projection_l2_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
-    let square = total(tree::leaves(tree).iter().map(|x| tree_utils::abs_sq(x).sum(..)));
+    let square = total(tree::leaves(&widened(tree.clone())?).iter().map(|x| tree_utils::abs_sq(x).sum(..)));
     scaled_like(size / maximum(square, size * size).sqrt(), tree)
 }
 
@@ -200,7 +209,7 @@ pub fn projection_linf_ball<P: Tree>(tree: &P, size: f64) -> Result<P> {
 /// # Errors
 /// Returns an error if the trees differ in structure, or if an array failed.
 pub fn projection_vector<P: Tree>(x: &P, a: &P) -> Result<P> {
-    scale(vdot(x, a)? / vdot(a, a)?, a)
+    computed_in_float32(x, a, |x, a| scale(vdot(x, a)? / vdot(a, a)?, a))
 }
 
 /// Returns the nearest tree whose dot product with `a` is `b`.
@@ -216,7 +225,7 @@ pub fn projection_vector<P: Tree>(x: &P, a: &P) -> Result<P> {
 /// # Errors
 /// Returns an error if the trees differ in structure, or if an array failed.
 pub fn projection_hyperplane<P: Tree>(x: &P, a: &P, b: f64) -> Result<P> {
-    add_scale(x, (b - vdot(x, a)?) / vdot(a, a)?, a)
+    computed_in_float32(x, a, |x, a| add_scale(x, (b - vdot(x, a)?) / vdot(a, a)?, a))
 }
 
 /// Returns the nearest tree whose dot product with `a` is at most `b`.
@@ -232,7 +241,7 @@ pub fn projection_hyperplane<P: Tree>(x: &P, a: &P, b: f64) -> Result<P> {
 /// # Errors
 /// Returns an error if the trees differ in structure, or if an array failed.
 pub fn projection_halfspace<P: Tree>(x: &P, a: &P, b: f64) -> Result<P> {
-    add_scale(x, minimum((b - vdot(x, a)?) / vdot(a, a)?, 0), a)
+    computed_in_float32(x, a, |x, a| add_scale(x, minimum((b - vdot(x, a)?) / vdot(a, a)?, 0), a))
 }
 
 /// Splits the elements of a vector into the shapes and dtypes of a tree.
@@ -246,5 +255,19 @@ pub(super) fn split_like<P: Tree>(vector: &Array, tree: &P) -> Result<P> {
             part
         },
         tree.clone(),
+    )
+}
+
+/// Computes a projection of `x` in float32 where arrays have half precision, in which squares of vectors overflow. A result
+/// has the dtype of `x` if `a` has it too.
+fn computed_in_float32<P: Tree>(x: &P, a: &P, projection: impl FnOnce(&P, &P) -> Result<P>) -> Result<P> {
+    let projected = projection(&widened(x.clone())?, &widened(a.clone())?)?;
+    tree::map3(
+        |projected: Array, x: Array, a: Array| {
+            if x.dtype() == a.dtype() { projected.astype(x.dtype()) } else { projected }
+        },
+        projected,
+        x.clone(),
+        a.clone(),
     )
 }

@@ -196,7 +196,8 @@ fn widened(x: &Array) -> Array {
 
 /// Divides `x` by its Euclidean length over these axes.
 fn l2_normalize(x: &Array, axes: &[i32], epsilon: f64) -> Array {
-    x * (x.square().sum_keepdims(axes) + epsilon).rsqrt()
+    let wide = widened(x);
+    (&wide * (wide.square().sum_keepdims(axes) + epsilon).rsqrt()).astype(x.dtype())
 }
 
 /// Returns the square of the absolute value.
