@@ -35,6 +35,30 @@ fn identity_jit_out_unreduced() -> Result<()> {
     Ok(())
 }
 
+/// A product of batches was summed over the devices and then taken for an addend of each of them.
+#[test]
+fn products_of_batches_are_summed_once() -> Result<()> {
+    let (_, _mesh) = mesh(2);
+    let options = |batch: Option<&'static str>| DotOptions::new().out_sharding(P![batch, None, None].unreduced(["x"]));
+    for (batch, dtype) in [(None, DType::F32), (Some("y"), DType::F32), (None, DType::Bf16)] {
+        let rows = device_put(&ones_dtype([8, 8, 4], dtype), P![batch, None, "x"])?;
+        let columns = device_put(&ones_dtype([8, 4, 8], dtype), P![batch, "x", None])?;
+        let product = move |a: Array, b: Array| options(batch).matmul(a, b);
+        for found in [product(rows.clone(), columns.clone()), jit(product).call((&rows, &columns))?] {
+            assert!(typed(&found).ends_with("{U:x}"), "{}", typed(&found));
+            let sum = reshard(found, P![]).astype(DType::F32);
+            assert_eq!(host(&sum), [4.0; 512], "{batch:?} {dtype}");
+        }
+    }
+    // A batch that vmap adds is one too.
+    let square = |x: Array| {
+        let (rows, columns) = (reshard(x.clone(), P![None, "x"]), reshard(x, P!["x", None]));
+        reshard(DotOptions::new().out_sharding(P![None, None].unreduced(["x"])).matmul(rows, columns), P![None, None])
+    };
+    assert_eq!(host(&vmap(square).call(ones([3, 4, 4]))?), [4.0; 48]);
+    Ok(())
+}
+
 #[test]
 fn sharded_unreduced_roundtrip() -> Result<()> {
     let (_, _mesh) = mesh(4);

@@ -342,7 +342,9 @@ impl Primitive for DotGeneral {
         }
         let product = cx.op("stablehlo.dot_general", args, &self.attributes(), &outs[0]);
         // The partitioner returns wrong rows if the result is needed with rows split over another axis than the operands'.
-        let follows_operands = !self.lhs_batch.is_empty() && cx.has_quirk("products-that-change-axes");
+        // The barrier before another split would also keep the partitioner from leaving the addends unsummed.
+        let is_unreduced = outs[0].sharding().is_some_and(|sharding| !sharding.unreduced().is_empty());
+        let follows_operands = !self.lhs_batch.is_empty() && !is_unreduced && cx.has_quirk("products-that-change-axes");
         Ok(vec![if follows_operands { cx.split_as_operands(product) } else { product }])
     }
 
