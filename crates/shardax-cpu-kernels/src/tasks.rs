@@ -30,12 +30,18 @@ pub(crate) fn run_tasks<T: Send, State>(
 ) {
     let helpers = threads.min(tasks.len()).saturating_sub(1);
     let tasks = Mutex::new(tasks);
+    run_on_threads(helpers, &|| run_until_empty(&tasks, &init, &work));
+}
+
+/// Runs `work` on the caller's thread and on so many threads of the pool. It is not generic, because it would be compiled for the tasks
+/// of each kernel, which took a tenth of the time of this crate's compilation.
+fn run_on_threads(helpers: usize, work: &(dyn Fn() + Sync)) {
     match pool() {
         Some(pool) if helpers > 0 => pool.in_place_scope(|scope| {
-            (0..helpers).for_each(|_| scope.spawn(|_| run_until_empty(&tasks, &init, &work)));
-            run_until_empty(&tasks, &init, &work);
+            (0..helpers).for_each(|_| scope.spawn(|_| work()));
+            work();
         }),
-        _ => run_until_empty(&tasks, &init, &work),
+        _ => work(),
     }
 }
 
