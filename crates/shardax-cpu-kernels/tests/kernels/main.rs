@@ -109,17 +109,17 @@ fn factor(x: &[f32], shape: [usize; 3], contracted: usize, [batch, side, d]: [us
 #[test]
 fn threads_change_no_bits_of_large_matmuls() {
     // Enough for several threads: rows that are divided, and columns of a transposed operand, into uneven parts.
-    for [rows, columns, depth] in [[260, 300, 440], [1031, 67, 515], [67, 1031, 515]] {
-        for dims in [[2, 1], [1, 1], [2, 2], [1, 2]] {
-            let a_shape = if dims[0] == 2 { [1, rows, depth] } else { [1, depth, rows] };
-            let b_shape = if dims[1] == 1 { [1, depth, columns] } else { [1, columns, depth] };
-            let (a, b) = (noise(size(&a_shape), 1), noise(size(&b_shape), 2));
-            for_any_threads(4, |threads| {
-                let mut out = vec![f32::NAN; rows * columns];
-                matmul(view(&a_shape, &a), view(&b_shape, &b), dims, &mut out, threads).unwrap();
-                out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
-            });
-        }
+    for ([rows, columns, depth], dims) in
+        [([260, 300, 440], [2, 1]), ([260, 300, 440], [1, 2]), ([1031, 67, 515], [1, 1]), ([67, 1031, 515], [2, 2])]
+    {
+        let a_shape = if dims[0] == 2 { [1, rows, depth] } else { [1, depth, rows] };
+        let b_shape = if dims[1] == 1 { [1, depth, columns] } else { [1, columns, depth] };
+        let (a, b) = (noise(size(&a_shape), 1), noise(size(&b_shape), 2));
+        for_any_threads(4, |threads| {
+            let mut out = vec![f32::NAN; rows * columns];
+            matmul(view(&a_shape, &a), view(&b_shape, &b), dims, &mut out, threads).unwrap();
+            out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        });
     }
 }
 
