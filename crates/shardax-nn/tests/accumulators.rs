@@ -7,6 +7,7 @@ mod quick;
 
 use quick::{one_of, setup};
 use shardax::numpy::full_dtype;
+use shardax_alloc as _;
 use shardax_nn::optim::contrib::*;
 use shardax_nn::optim::*;
 use shardax_nn::prelude::*;

@@ -17,6 +17,7 @@ mod quick;
 mod transformer;
 
 use quick::{QUICK, setup};
+use shardax_alloc as _;
 use shardax_nn::prelude::*;
 
 /// The mesh data:2, model:4, of this type.

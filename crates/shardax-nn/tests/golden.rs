@@ -8,6 +8,7 @@ mod families;
 
 use golden_support::check_family;
 use golden_support::quick::eight_devices;
+use shardax_alloc as _;
 
 /// Known failures and differences: a path or a prefix of paths, and the reason.
 const PENDING: &[(&str, &str)] = &[

@@ -26,6 +26,7 @@ mod stacks;
 
 use quick::setup;
 use shardax::tree::Flat;
+use shardax_alloc as _;
 use shardax_nn::State;
 use shardax_nn::prelude::*;
 

@@ -5,6 +5,7 @@
 mod quick;
 
 use quick::setup;
+use shardax_alloc as _;
 use shardax_nn::optim::*;
 use shardax_nn::prelude::*;
 

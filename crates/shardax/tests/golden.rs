@@ -6,6 +6,7 @@ mod golden_support;
 use golden_support::compare::{differ, is_blind};
 use golden_support::quick::eight_devices as setup;
 use golden_support::{check_family, one_of};
+use shardax_alloc as _;
 
 const IN_SHARDAX_NN: &str = "losses and layers are in shardax-nn, which compares them";
 

@@ -6,6 +6,7 @@ use common::quick::{one_of, setup};
 use shardax::lax::Triangular;
 use shardax::linalg::NormOrder;
 use shardax::prelude::*;
+use shardax_alloc as _;
 
 type Fun = fn(Array, Array, Array) -> Array;
 

@@ -23,6 +23,7 @@ mod varied;
 
 use std::path::{Path, PathBuf};
 
+use shardax_alloc as _;
 use shardax_models::huggingface::Weights;
 use shardax_nn::prelude::*;
 

@@ -19,6 +19,7 @@ mod trainer;
 
 use common::{Folder, fails};
 use shardax::prelude::*;
+use shardax_alloc as _;
 
 fn setup() {
     config::set_num_cpu_devices(8).expect("eight CPU devices");

@@ -8,6 +8,7 @@ mod groups;
 mod nests;
 
 use shardax::prelude::*;
+use shardax_alloc as _;
 
 /// The numbers 0, 1, 2, … as float32 or another dtype.
 fn ramp(shape: impl IntoShape + Clone, dtype: DType) -> Array {

@@ -16,6 +16,7 @@ mod spmd;
 mod symbolic_zeros;
 
 use shardax::prelude::*;
+use shardax_alloc as _;
 
 fn close_by(got: &Array, want: &[f64], tol: f64) {
     let got = got.to_f64_vec().expect("values");

@@ -33,6 +33,7 @@ mod vmap;
 use common::quick::{one_of, setup};
 use shardax::prelude::*;
 use shardax::{MeshGuard, Typed};
+use shardax_alloc as _;
 
 /// The mesh x:2, y:n with both axes of type `Explicit`, set as the context mesh.
 fn mesh(y: usize) -> (Mesh, MeshGuard) {

@@ -18,6 +18,7 @@ use common::quick::setup;
 use shardax::export::{ExportOptions, Exported, export};
 use shardax::nn;
 use shardax::prelude::*;
+use shardax_alloc as _;
 
 #[derive(Clone, Tree)]
 struct Layer {

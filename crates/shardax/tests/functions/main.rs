@@ -14,6 +14,7 @@ mod table;
 use std::collections::BTreeSet;
 
 use common::quick::setup;
+use shardax_alloc as _;
 
 #[test]
 fn every_public_function_has_an_entry() {

@@ -30,6 +30,7 @@ use golden_support::{Case, one_of};
 use program::Program;
 use shardax::prelude::*;
 use shardax::stages::CompilerOption;
+use shardax_alloc as _;
 
 /// Programs compiled as one: compilation costs more than all else. Of several devices, fewer.
 const TOGETHER: usize = 24;

@@ -13,6 +13,7 @@ use shardax::ErrorKind;
 use shardax::array::IndexItem;
 use shardax::lax::GatherScatterMode;
 use shardax::prelude::*;
+use shardax_alloc as _;
 
 /// 0, 1, 2, … of shape `[2, 3, 4]`.
 fn cube() -> Array {

@@ -46,6 +46,7 @@ mod weak;
 mod windows;
 
 use shardax::prelude::*;
+use shardax_alloc as _;
 
 fn floats(x: &Array) -> Vec<f64> {
     x.to_f64_vec().expect("values")

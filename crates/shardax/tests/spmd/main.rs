@@ -17,6 +17,7 @@ use common::quick::{one_of, setup};
 use common::values::{close, message, noise, numbers, ramp};
 use shardax::prelude::*;
 use shardax::stages::CompilerOption;
+use shardax_alloc as _;
 
 #[test]
 fn scale_and_add() -> Result<()> {

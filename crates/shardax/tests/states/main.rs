@@ -18,6 +18,7 @@ mod table;
 use common::quick::setup;
 use shardax::MeshGuard;
 use shardax::prelude::*;
+use shardax_alloc as _;
 
 /// Returns a mesh of these axes, all of type `Explicit`, set as the context mesh.
 fn mesh<const N: usize>(axes: [(&'static str, usize); N]) -> (Mesh, MeshGuard) {

@@ -9,3 +9,4 @@ mod saved_residuals;
 mod vmap;
 
 use common::values::{close, message, noise, numbers, ramp};
+use shardax_alloc as _;
