@@ -63,8 +63,9 @@ addends! {
     u64 u64 u64::wrapping_add;
 }
 
-/// Adds each update to the sum at its index, in order. Updates whose index is negative or no index of a sum are dropped, and
-/// integers wrap around. Sums of f32 are computed in f64 if there are at least 1,024 updates for each. It runs on the calling thread only, because one sum after the other is read and written.
+/// Adds each update to the sum at its index, in order; a single update is added at all indices. Updates whose index is negative or no index
+/// of a sum are dropped, and integers wrap around. Sums of f32 are computed in f64 if there are at least 1,024 updates for each. It runs on
+/// the calling thread only, because one sum after the other is read and written.
 ///
 /// ```
 /// let mut sums = [0.0f32; 3];
@@ -74,26 +75,35 @@ addends! {
 /// ```
 ///
 /// # Errors
-/// Returns an error if there is not one update for each index.
+/// Returns an error if there is neither one update nor one for each index.
 pub fn scatter_add<T: Addend>(indices: &[i32], updates: &[T], sums: &mut [T]) -> Result<()> {
     T::scatter_add(indices, updates, sums)
 }
 
 fn scatter_add_of<T: Addend>(indices: &[i32], updates: &[T], sums: &mut [T]) -> Result<()> {
-    check("the updates", updates.len(), indices.len())?;
-    if T::IS_WIDE && updates.len() / UPDATES_OF_LONG_SUMS >= sums.len() {
+    match updates {
+        [update] => add_in_order(indices, std::iter::repeat(*update), sums),
+        _ => {
+            check("the updates", updates.len(), indices.len())?;
+            add_in_order(indices, updates.iter().copied(), sums);
+        }
+    }
+    Ok(())
+}
+
+fn add_in_order<T: Addend>(indices: &[i32], updates: impl Iterator<Item = T>, sums: &mut [T]) {
+    if T::IS_WIDE && indices.len() / UPDATES_OF_LONG_SUMS >= sums.len() {
         let mut wide: Vec<T::Wide> = sums.iter().map(|sum| sum.widen()).collect();
         add(indices, updates, &mut wide, T::widen, T::plus);
         sums.iter_mut().zip(wide).for_each(|(sum, wide)| *sum = T::narrow(wide));
     } else {
         add(indices, updates, sums, |update| update, |a, b| T::narrow(T::plus(a.widen(), b.widen())));
     }
-    Ok(())
 }
 
 fn add<T: Copy, Sum: Copy>(
     indices: &[i32],
-    updates: &[T],
+    updates: impl Iterator<Item = T>,
     sums: &mut [Sum],
     widen: impl Fn(T) -> Sum,
     plus: impl Fn(Sum, Sum) -> Sum,
@@ -101,7 +111,7 @@ fn add<T: Copy, Sum: Copy>(
     for (index, update) in indices.iter().zip(updates) {
         // A negative index becomes a large one.
         if let Some(sum) = sums.get_mut(*index as u32 as usize) {
-            *sum = plus(*sum, widen(*update));
+            *sum = plus(*sum, widen(update));
         }
     }
 }

@@ -48,3 +48,19 @@ fn long_sums_of_f32() {
     scatter_add(&vec![1; count], &vec![1.0; count], &mut sums).unwrap();
     assert_eq!(sums, [0.0, (count + 3) as f32]);
 }
+
+#[test]
+fn one_update_at_all_positions() {
+    let indices: Vec<i32> = (0..3000).map(|i| (i * 7919) % 14 - 2).collect();
+    let (mut repeated, mut expected) = ([0.5f32; 10], [0.5f32; 10]);
+    scatter_add(&indices, &[0.25], &mut repeated).unwrap();
+    scatter_add(&indices, &[0.25; 3000], &mut expected).unwrap();
+    assert_eq!(repeated, expected);
+    // In f64, as updates of their own.
+    let mut sums = [0.0f32];
+    scatter_add(&vec![0; (1 << 24) + 5], &[1.0], &mut sums).unwrap();
+    assert_eq!(sums, [((1 << 24) + 5) as f32]);
+    let mut counts = [3i32, 0];
+    scatter_add(&[1, 1, 0, -1, 2], &[1], &mut counts).unwrap();
+    assert_eq!(counts, [4, 2]);
+}

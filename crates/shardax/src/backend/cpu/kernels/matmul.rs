@@ -154,7 +154,9 @@ struct ElementsOfTransposes {
 }
 
 /// The origin of a value that repeats a smaller one, and is read in any order.
-struct Broadcast;
+pub(super) struct Broadcast {
+    pub(super) operand: Value,
+}
 
 /// Stores the origin of an operation's result if it is a transpose, or computed element by element from transposes.
 pub(in crate::backend) fn follow(cx: &mut Lowering, primitive: &dyn Primitive, args: &[Value], values: &[Value]) {
@@ -165,7 +167,9 @@ pub(in crate::backend) fn follow(cx: &mut Lowering, primitive: &dyn Primitive, a
         (Some(transpose), [x]) if *x != value => {
             cx.set_origin(value, TransposeOf { operand: *x, permutation: transpose.permutation.clone() });
         }
-        _ if primitive.is::<BroadcastInDim>() && !args.contains(&value) => cx.set_origin(value, Broadcast),
+        (_, [operand]) if primitive.is::<BroadcastInDim>() && *operand != value => {
+            cx.set_origin(value, Broadcast { operand: *operand });
+        }
         _ if (primitive.is::<Binary>() || primitive.is::<Unary>()) && !args.contains(&value) => {
             if let Some(permutation) = common_permutation(cx, args) {
                 cx.set_origin(value, ElementsOfTransposes { permutation });
@@ -269,6 +273,13 @@ fn operand_of_transpose(
 ) -> Option<(Value, SmallVec<[usize; 4]>, SmallVec<[usize; 4]>)> {
     let TransposeOf { operand, permutation } = cx.origin(value)?;
     moved_dims(permutation, batch, contract).map(|(batch, contract)| (*operand, batch, contract))
+}
+
+/// Returns the operand of a transpose that moves one dimension and keeps the order of the others, with this dimension's place before it.
+pub(super) fn before_move(cx: &Lowering, value: Value, dim: usize) -> Option<(Value, usize)> {
+    let TransposeOf { operand, permutation } = cx.origin(value)?;
+    let others = (0..permutation.len()).filter(|d| *d != dim).map(|d| permutation[d]);
+    others.is_sorted().then(|| (*operand, permutation[dim]))
 }
 
 /// Transposes matrices that are the same in all iterations of a loop. XLA moves a call out of a loop, and its operands

@@ -5,6 +5,7 @@ use shardax_pjrt::ElementType;
 use shardax_pjrt::ffi::{Arg, CallFrame, Ret};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use super::matmul::Broadcast;
 use super::{call, convert, is_enabled, is_worth, limits, numbers, numbers_mut, reshape};
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
@@ -33,7 +34,13 @@ pub(crate) fn lower(scatter: &Scatter, cx: &mut Lowering, args: &[Value], out: &
         return None;
     }
     let indices = convert(cx, args[1], DType::I32);
-    let (indices, updates) = (reshape(cx, indices, &[updates]), reshape(cx, args[2], &[updates]));
+    let indices = reshape(cx, indices, &[updates]);
+    // One number that is added at all positions, as in counts, is not written once for each of them.
+    let repeated = cx.origin::<Broadcast>(args[2]).map(|origin| origin.operand).filter(|v| cx.aval(*v).size() == 1);
+    let updates = match repeated {
+        Some(update) => reshape(cx, update, &[1]),
+        None => reshape(cx, args[2], &[updates]),
+    };
     Some(call(cx, TARGET, &[args[0], indices, updates], &[], std::slice::from_ref(out))[0])
 }
 
