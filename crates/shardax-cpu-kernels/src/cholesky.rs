@@ -10,12 +10,34 @@ use crate::substitution::{Equations, Triangular};
 /// The number of rows of a block.
 const BLOCK: usize = 32;
 
+/// The largest number of rows of a matrix that is one block: the division into blocks takes longer than it saves.
+const SMALL: usize = 64;
+
 /// The number of rows and columns that are transposed together.
 const TILE: usize = 16;
 
 /// Computes the lower triangular `l` of `a = l lᵀ`, both in row order. Returns `false` if the matrix is not positive definite; `l` is
 /// then unspecified. Reads the lower triangle of `a`, and allocates a matrix.
 pub(crate) fn factorize<T: Real>(a: &[T], n: usize, l: &mut [T]) -> bool {
+    match n {
+        0..=BLOCK => factorize_block::<T, BLOCK>(a, n, l),
+        0..=SMALL => factorize_block::<T, SMALL>(a, n, l),
+        _ => factorize_blocks(a, n, l),
+    }
+}
+
+/// Factorizes a matrix of at most `N` rows.
+fn factorize_block<T: Real, const N: usize>(a: &[T], n: usize, l: &mut [T]) -> bool {
+    let mut upper = [[T::ZERO; N]; N];
+    transpose_lower(a, n, upper.as_flattened_mut(), N);
+    if !Arch::new().dispatch(DiagonalBlock { rows: &mut upper, count: n }) {
+        return false;
+    }
+    transpose_upper(upper.as_flattened(), N, n, l);
+    true
+}
+
+fn factorize_blocks<T: Real>(a: &[T], n: usize, l: &mut [T]) -> bool {
     // An odd number of cache lines between rows, so that the rows of a column do not share a few sets of the cache.
     let stride = n.next_multiple_of(2 * TILE) + TILE;
     let mut upper = vec![T::ZERO; n * stride];
@@ -59,14 +81,7 @@ pub(crate) fn factorize<T: Real>(a: &[T], n: usize, l: &mut [T]) -> bool {
             Equations { matrix, x: &mut rows[end..], stride, columns: n - end }.solve();
         }
     }
-    l.fill(T::ZERO);
-    for (i, j) in tiles(n) {
-        for row in i..(i + TILE).min(n) {
-            for column in j..(j + TILE).min(row + 1) {
-                l[row * n + column] = upper[column * stride + row];
-            }
-        }
-    }
+    transpose_upper(&upper, stride, n, l);
     true
 }
 
@@ -76,6 +91,18 @@ fn transpose_lower<T: Real>(a: &[T], n: usize, upper: &mut [T], stride: usize) {
         for column in j..(j + TILE).min(n) {
             for row in i.max(column)..(i + TILE).min(n) {
                 upper[column * stride + row] = a[row * n + column];
+            }
+        }
+    }
+}
+
+/// Copies the upper triangle of a matrix to the lower one, and sets the other elements to 0.
+fn transpose_upper<T: Real>(upper: &[T], stride: usize, n: usize, l: &mut [T]) {
+    l.fill(T::ZERO);
+    for (i, j) in tiles(n) {
+        for row in i..(i + TILE).min(n) {
+            for column in j..(j + TILE).min(row + 1) {
+                l[row * n + column] = upper[column * stride + row];
             }
         }
     }
@@ -91,16 +118,17 @@ const CHUNK: usize = 8;
 
 /// The upper triangle of a symmetric matrix of `count` rows, which its factor replaces. Elements of the other triangle may change. The result
 /// is whether all pivots are positive.
-struct DiagonalBlock<'a, T> {
-    rows: &'a mut [[T; BLOCK]; BLOCK],
+struct DiagonalBlock<'a, T, const N: usize> {
+    rows: &'a mut [[T; N]; N],
     count: usize,
 }
 
-impl<T: Real> WithSimd for DiagonalBlock<'_, T> {
+impl<T: Real, const N: usize> WithSimd for DiagonalBlock<'_, T, N> {
     type Output = bool;
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> bool {
+        let chunks = self.count.div_ceil(CHUNK);
         for k in 0..self.count {
             let (row, below) = self.rows[k..].split_at_mut(1);
             let row = &mut row[0];
@@ -110,14 +138,14 @@ impl<T: Real> WithSimd for DiagonalBlock<'_, T> {
             }
             let root = pivot.root();
             row[k] = root;
-            for x in &mut row[k + 1..] {
+            for x in &mut row[k + 1..self.count] {
                 *x = *x / root;
             }
             for (i, other) in (k + 1..self.count).zip(below) {
                 let factor = -row[i];
                 // Entire vectors, from the one with the diagonal on.
                 let (to, from) = (other.as_chunks_mut::<CHUNK>().0, row.as_chunks::<CHUNK>().0);
-                for (to, from) in to.iter_mut().zip(from).skip(i / CHUNK) {
+                for (to, from) in to.iter_mut().zip(from).take(chunks).skip(i / CHUNK) {
                     for (x, y) in to.iter_mut().zip(from) {
                         *x = T::multiply_add(simd, factor, *y, *x);
                     }

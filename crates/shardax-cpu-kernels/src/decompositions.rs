@@ -21,6 +21,10 @@ use crate::{Result, View};
 /// not fit in the cache.
 const MAX_JACOBI_BYTES: usize = 64;
 
+/// The maximum number of rows and columns of matrices whose QR decomposition is computed in lanes. Larger matrices in lanes do not fit in the
+/// first cache.
+const MAX_QR_SIDE: usize = 24;
+
 /// Computes the lower triangular `l` of `a = l lᵀ` for a batch of symmetric matrices `[batch, n, n]`. Only the lower
 /// triangles are read, so the upper ones can have any values. The result is NaN for a matrix that is not finite or not
 /// positive definite, because one such matrix must not stop the others.
@@ -71,6 +75,12 @@ pub fn qr<T: Real>(a: View<'_, T>, is_full: bool, q: &mut [T], r: &mut [T], thre
 pub(crate) fn qr_of<T: Real>(a: View<'_, T>, is_full: bool, q: &mut [T], r: &mut [T], threads: usize) -> Result<()> {
     let [batch, m, n] = a.dims("the operand")?;
     let k = if is_full { m } else { m.min(n) };
+    if is_for_lanes(batch, [m, n], MAX_QR_SIDE) {
+        check("the elements of a result", q.len(), batch * m * k)?;
+        check("the elements of a result", r.len(), batch * k * n)?;
+        qr_in_lanes(a.data(), [m, n, k], [q, r], threads.min(batch * m * n * k / lanes::MIN_MULTIPLY_ADDS_PER_THREAD));
+        return Ok(());
+    }
     each(a, [q, r], [m * k, k * n], batch, threads, |a, [q, r]| {
         if !is_finite(a) {
             q.fill(T::NAN);
@@ -81,6 +91,23 @@ pub(crate) fn qr_of<T: Real>(a: View<'_, T>, is_full: bool, q: &mut [T], r: &mut
         r.fill(T::ZERO);
         write(factors.thin_R(), &mut r[..m.min(n) * n]);
     })
+}
+
+/// Decomposes matrices, with `k` columns of `q` and rows of `r`.
+fn qr_in_lanes<T: Real>(a: &[T], [m, n, k]: [usize; 3], [q, r]: [&mut [T]; 2], threads: usize) {
+    let results = q.chunks_mut(LANES * m * k).zip(r.chunks_mut(LANES * k * n));
+    let tasks = a.chunks(LANES * m * n).zip(results).collect();
+    run_tasks(
+        tasks,
+        threads,
+        || (lanes::zeros(m * n), lanes::zeros(m * k), lanes::zeros(n.max(k))),
+        |(matrix, vectors, sums), (a, (q, r))| {
+            interleave(a, m * n, matrix);
+            lanes::qr(matrix, [m, n], vectors, k, sums);
+            deinterleave(vectors, m * k, q);
+            deinterleave(&matrix[..k * n], k * n, r);
+        },
+    );
 }
 
 /// Computes the first columns of `q`. `faer` applies every block of reflectors to all columns, although the leading ones are

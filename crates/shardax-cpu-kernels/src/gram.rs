@@ -29,8 +29,7 @@ pub(crate) fn applies<T: Real>([long, short]: [usize; 2]) -> bool {
 pub(crate) fn svd<T: Real>(a: &[T], [m, n]: [usize; 2], [u, s, vt]: [&mut [T]; 3]) -> bool {
     let (is_tall, short) = (m > n, m.min(n));
     let wide: Vec<f64> = a.iter().map(|x| x.widen()).collect();
-    let summed = if is_tall { 1 } else { 2 };
-    let gram = products([&wide, &wide], [[m, n], [m, n]], [summed, summed], short * short);
+    let gram = gram(&wide, [m, n]);
     if !gram.iter().all(|x| x.is_finite()) {
         return false;
     }
@@ -62,6 +61,12 @@ pub(crate) fn svd<T: Real>(a: &[T], [m, n]: [usize; 2], [u, s, vt]: [&mut [T]; 3
         false => narrow(&products([&factors, &wide], [sides, [m, n]], [1, 1], m * n), vt),
     }
     true
+}
+
+/// The product of a matrix with its transpose, or the other way round: the smaller one of both.
+pub(crate) fn gram(wide: &[f64], [m, n]: [usize; 2]) -> Vec<f64> {
+    let summed = if m > n { 1 } else { 2 };
+    products([wide, wide], [[m, n], [m, n]], [summed, summed], m.min(n) * m.min(n))
 }
 
 /// The product of two matrices in row order, whose dimensions 1 or 2 are summed over.

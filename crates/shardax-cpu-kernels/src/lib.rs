@@ -102,6 +102,8 @@ mod top_k;
 #[cfg(feature = "decompositions")]
 mod triangular_solve;
 #[cfg(feature = "decompositions")]
+mod tridiagonal;
+#[cfg(feature = "decompositions")]
 mod values;
 #[cfg(feature = "decompositions")]
 mod vectors;

@@ -7,6 +7,7 @@
 mod cholesky;
 mod eigh;
 mod lu;
+mod qr;
 mod refine;
 mod svd;
 mod triangular;
@@ -14,6 +15,7 @@ mod triangular;
 pub(crate) use cholesky::cholesky;
 pub(crate) use eigh::eigh;
 pub(crate) use lu::lu;
+pub(crate) use qr::qr;
 pub(crate) use svd::svd;
 pub(crate) use triangular::triangular_solve;
 

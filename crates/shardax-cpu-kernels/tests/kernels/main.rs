@@ -18,6 +18,8 @@ mod search_sorted;
 mod select_and_scatter;
 #[cfg(feature = "decompositions")]
 mod small_matrices;
+#[cfg(feature = "decompositions")]
+mod small_qr;
 mod softmax;
 mod sort;
 #[cfg(feature = "decompositions")]

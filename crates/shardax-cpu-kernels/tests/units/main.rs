@@ -16,6 +16,8 @@ mod prefetch;
 mod scratch;
 #[path = "../../src/tasks.rs"]
 mod tasks;
+#[path = "../../src/tridiagonal.rs"]
+mod tridiagonal;
 #[path = "../../src/view.rs"]
 mod view;
 

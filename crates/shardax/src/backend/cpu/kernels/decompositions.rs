@@ -16,7 +16,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::ops::primitive::matrix::{is_half, widened};
 use crate::ops::primitive::triangular_solve::{Op, TriangularSolve};
-use crate::shape::Shape;
+use crate::shape::{Shape, size};
 
 pub(crate) const CHOLESKY: &str = "shardax_cholesky";
 pub(crate) const QR: &str = "shardax_qr";
@@ -36,9 +36,12 @@ pub(crate) fn lower(
     args: &[Value],
     outs: &[Aval],
 ) -> Result<Option<Vec<Value>>> {
-    // `faer` prepares each matrix, which takes longer than XLA's loops over few columns.
-    let side = cx.shape(args[0]).iter().rev().take(2).min().copied().unwrap_or_default();
-    let is_small = target == QR && side < limits::QR_SIDE && !is_always_used();
+    // `faer` prepares each matrix, which takes longer than XLA's loops over few columns. Batches of matrices are computed in lanes.
+    let shape = cx.shape(args[0]);
+    let (batch, sides) = shape.split_at(shape.len().saturating_sub(2));
+    let is_batch = size(batch) >= limits::QR_BATCH && sides.iter().all(|side| *side <= limits::QR_LANES_SIDE);
+    let is_small = sides.iter().any(|side| *side < limits::QR_SIDE) && !is_batch;
+    let is_small = target == QR && is_small && !is_always_used();
     if is_small || !applies(cx, args[0]) {
         return Ok(None);
     }

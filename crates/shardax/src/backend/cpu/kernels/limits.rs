@@ -101,3 +101,9 @@ pub(super) const DEPTHWISE: usize = 1 << 16;
 /// QR decompositions: the minimum number of rows and of columns.
 #[cfg(feature = "decompositions")]
 pub(super) const QR_SIDE: usize = 8;
+
+/// Batches of QR decompositions of any size up to this side: the minimum number of matrices.
+#[cfg(feature = "decompositions")]
+pub(super) const QR_BATCH: usize = 8;
+#[cfg(feature = "decompositions")]
+pub(super) const QR_LANES_SIDE: usize = 24;
