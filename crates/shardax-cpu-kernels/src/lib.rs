@@ -24,6 +24,7 @@
 //! | [`sort`], [`sort_keys`] | rows of several arrays, ordered by the first ones | numbers of 1 to 16 bytes |
 //! | [`softmax`], [`softmax_columns`] | exponentials of rows or columns, divided by their sum | f32, f64 |
 //! | [`top_k`] | the largest elements of rows, and their indices | f32 |
+//! | [`weighted_sums`] | sums along an axis with weights of which most are zero | f32, f64 |
 //! | [`Attention::forward`], [`Attention::gradient`] | softmax attention with a window and a mask | f32 |
 //! | `cholesky`, `lu`, `qr`, `eigh`, `svd` | decompositions of batches of matrices, with the feature `decompositions` | f32, f64 |
 //! | `eigvalsh`, `svdvals` | eigenvalues and singular values without vectors, with the same feature | f32, f64 |
@@ -108,6 +109,7 @@ mod values;
 #[cfg(feature = "decompositions")]
 mod vectors;
 mod view;
+mod weighted_sums;
 mod winograd;
 
 pub use attention::{Attention, Backward, FEW_QUERIES, MASKED_SCORE, Window};
@@ -145,6 +147,7 @@ pub use triangular_solve::{Triangle, triangular_solve};
 #[cfg(feature = "decompositions")]
 pub use values::{eigvalsh, svdvals};
 pub use view::{ShapeError, View};
+pub use weighted_sums::{Weighted, weighted_sums};
 pub use winograd::{is_winograd, winograd_convolution, winograd_filter_gradient};
 
 /// A result, or the shapes that do not fit.

@@ -169,7 +169,7 @@ impl ResizeOptions {
         let weights = where_(has_weight, &weights / where_(total.not_equal(0), &total, 1.0), 0.0);
         let is_inside = centers.greater_equal(-0.5) & centers.less_equal(m as f64 - 0.5);
         let weights = where_(is_inside.expand_dims(0), weights, 0.0).astype(x.dtype());
-        let dot = DotOptions::new().precision(self.precision);
+        let dot = DotOptions::new().precision(self.precision).sparse_rhs();
         dot.dot_general(x, &weights, (&[d], &[0]), (&[], &[])).moveaxis(-1, d as i32)
     }
 }

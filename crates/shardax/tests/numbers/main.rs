@@ -31,6 +31,7 @@ mod positions;
 mod precision;
 mod products;
 mod quantiles;
+mod resizing;
 mod rotations;
 mod science;
 mod sets;

@@ -65,6 +65,7 @@ pub(super) fn lower(conv: &ConvGeneralDilated, cx: &mut Lowering, args: &[Value]
         preferred: None,
         precision: conv.precision,
         out: None,
+        is_rhs_sparse: false,
     };
     let product = cx.apply(&dot, &[patches, kernel], &[matrix_type(out.dtype, rows, features)])?[0];
     Ok(Some(cx.op("stablehlo.reshape", &[product], "", out)))

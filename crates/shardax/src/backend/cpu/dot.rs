@@ -31,6 +31,10 @@ pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], outs: &
         return Ok(Some(vec![sums]));
     }
     #[cfg(feature = "cpu-kernels")]
+    if let Some(sums) = kernels::weighted_sums::lower(dot, cx, args, out) {
+        return Ok(Some(vec![sums]));
+    }
+    #[cfg(feature = "cpu-kernels")]
     if let Some(product) = kernels::grouped::lower(dot, cx, args, out) {
         return Ok(Some(vec![product]));
     }

@@ -32,6 +32,7 @@ pub struct DotOptions {
     pub(crate) precision: Option<Precision>,
     pub(crate) preferred_element_type: Option<DType>,
     pub(crate) out_sharding: Option<ShardingLike>,
+    pub(crate) is_rhs_sparse: bool,
 }
 
 impl DotOptions {
@@ -60,6 +61,12 @@ impl DotOptions {
     /// because no sharding follows from them.
     pub fn out_sharding(mut self, sharding: impl Into<ShardingLike>) -> Self {
         self.out_sharding = Some(sharding.into());
+        self
+    }
+
+    /// States that most elements of the right operand are 0.
+    pub(crate) fn sparse_rhs(mut self) -> Self {
+        self.is_rhs_sparse = true;
         self
     }
 
@@ -120,6 +127,7 @@ impl DotOptions {
             preferred: None,
             precision: self.precision.or_else(precision::current),
             out,
+            is_rhs_sparse: self.is_rhs_sparse,
         };
         let dtype = args[0].dtype();
         let Some(preferred) = self.preferred_element_type else { return dot.apply(&args[0], &args[1]) };

@@ -32,6 +32,9 @@ pub(crate) struct DotGeneral {
     pub precision: Option<Precision>,
     /// The requested sharding of the result.
     pub out: Option<Arc<Typed>>,
+    /// `true` if most elements of `rhs` are 0, as of the weights of an interpolation. Results are the same, but platforms can skip the
+    /// zeros.
+    pub is_rhs_sparse: bool,
 }
 
 pub(crate) fn free(rank: usize, contract: &[usize], batch: &[usize]) -> Vec<usize> {
@@ -241,6 +244,8 @@ impl DotGeneral {
             preferred: None,
             precision: self.precision,
             out,
+            // The cotangent of `lhs` is a product with the same matrix.
+            is_rhs_sparse: self.is_rhs_sparse && is_lhs,
         };
         let out = dot.apply(lhs.0, rhs.0);
         let out = if out.dtype() == this.dtype { out } else { out.astype(this.dtype) };
@@ -379,6 +384,7 @@ impl Primitive for DotGeneral {
                     preferred: self.preferred,
                     precision: self.precision,
                     out: axis.out(&self.out, 0)?,
+                    is_rhs_sparse: self.is_rhs_sparse,
                 };
                 Ok((smallvec![out.apply(&l, &r)], vec![Some(0)]))
             }

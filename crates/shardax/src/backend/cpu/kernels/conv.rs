@@ -189,6 +189,7 @@ impl Conv<'_> {
             preferred: None,
             precision: self.conv.precision,
             out: None,
+            is_rhs_sparse: false,
         };
         let product = dot.infer(&[self.lhs.clone(), cx.aval(kernel)])?;
         let product = cx.apply(&dot, &[args[0], kernel], &product)?[0];

@@ -65,6 +65,9 @@ pub(super) const SOFTMAX_ROW: usize = 32;
 pub(super) const SOFTMAX_OF_COLUMNS: usize = 1 << 14;
 pub(super) const SOFTMAX_COLUMNS: usize = 64;
 
+/// Sums along an axis with sparse weights, in elements of the result.
+pub(super) const WEIGHTED_SUMS: usize = 1 << 12;
+
 /// The largest elements of rows, in elements.
 pub(super) const TOP_K: usize = 1 << 9;
 

@@ -29,6 +29,7 @@ pub(super) mod sort;
 #[cfg(test)]
 mod tests;
 pub(super) mod top_k;
+pub(super) mod weighted_sums;
 
 use std::sync::OnceLock;
 
@@ -102,6 +103,7 @@ const HANDLERS: &[(&str, Handler)] = &[
     (filter_window::DEPTHWISE, filter_window::handle_depthwise),
     (softmax::TARGET, softmax::handle),
     (top_k::TARGET, top_k::handle),
+    (weighted_sums::TARGET, weighted_sums::handle),
     (attention::TARGET, attention::handle),
     (attention::GRADIENT, attention::handle_gradient),
     #[cfg(feature = "decompositions")]

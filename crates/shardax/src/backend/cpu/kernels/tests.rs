@@ -33,6 +33,7 @@ const CALLS: &[(&str, &str, &str, &str)] = &[
     (sort::TARGET, "2x0xf32 2x0xi32", "keys=1", "2x0xf32 2x0xi32"),
     (softmax::TARGET, "0x4x1xf32", "", "0x4x1xf32"),
     (top_k::TARGET, "0x4xf32", "", "0x2xf32 0x2xi32"),
+    (weighted_sums::TARGET, "2x0x3xf32 0x4xf32", "", "2x4x3xf32"),
     (sort::INTEGERS, "2x0xi64", "keys=1", "2x0xi64"),
     (filter_window::TARGET, "1x1x4x0x8xf32 1x1x4x0x4xf32", WINDOW, "1x1x1x8x4xf32"),
     (filter_window::CONVOLUTION, "0x1x4x4x8xf32 1x1x1x8x4xf32", WINDOW, "0x1x4x4x4xf32"),
