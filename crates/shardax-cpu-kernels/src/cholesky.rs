@@ -19,10 +19,12 @@ const TILE: usize = 16;
 /// Computes the lower triangular `l` of `a = l lᵀ`, both in row order. Returns `false` if the matrix is not positive definite; `l` is
 /// then unspecified. Reads the lower triangle of `a`, and allocates a matrix.
 pub(crate) fn factorize<T: Real>(a: &[T], n: usize, l: &mut [T]) -> bool {
-    match n {
-        0..=BLOCK => factorize_block::<T, BLOCK>(a, n, l),
-        0..=SMALL => factorize_block::<T, SMALL>(a, n, l),
-        _ => factorize_blocks(a, n, l),
+    if n <= BLOCK {
+        factorize_block::<T, BLOCK>(a, n, l)
+    } else if n <= SMALL {
+        factorize_block::<T, SMALL>(a, n, l)
+    } else {
+        factorize_blocks(a, n, l)
     }
 }
 
