@@ -1,8 +1,8 @@
 //! Decoders (`tools/huggingface/generate.py`).
 
 use shardax_models::{
-    ChineseClip, Clip, ClipSeg, Config, Decoder, DecoderConfig, EncoderDecoder, Florence, GenerateOptions, LoadOptions,
-    Owl, Pretrained, Sam, Siglip,
+    BlipAnswerer, BlipMatcher, ChineseClip, Clap, Clip, ClipSeg, Config, Decoder, DecoderConfig, EncoderDecoder,
+    Florence, GenerateOptions, LoadOptions, Owl, Pretrained, Sam, Siglip,
 };
 use shardax_nn::prelude::*;
 
@@ -180,6 +180,9 @@ fn texts() -> Vec<String> {
                 || EncoderDecoder::read(&config).is_ok()
                 || Florence::read(&config).is_ok()
                 || ClipSeg::read(&config).is_ok()
+                || Clap::read(&config).is_ok()
+                || BlipAnswerer::read(&config).is_ok()
+                || BlipMatcher::read(&config).is_ok()
         };
         assert!(!has_object || read.is_ok() || is_other(), "{name}: {}", read.expect_err("an error"));
         has_object && read.is_ok()
