@@ -496,7 +496,7 @@ fn mesh_axes(n: usize, phases: &mut Phases) -> Result<()> {
     shardax::config::set_num_cpu_devices(count)?;
     let names: Vec<String> = (0..n).map(|i| format!("x{i}")).collect();
     let mesh = phases.time("make", || make_mesh(names.iter().map(|name| (name.as_str(), 2)).collect::<Vec<_>>()))?;
-    let spec = PartitionSpec::new(names.iter().map(|name| std::iter::once(name.as_str()).collect()));
+    let spec = PartitionSpec::new(names.iter().map(String::as_str));
     let x = device_put(&ones(vec![2; n]), NamedSharding::new(&mesh.auto(), spec))?;
     let f = jit(|x: Array| (&x * 2.0).sum(..) + x);
     let lowered = phases.time("lower", || f.lower(&x))?;

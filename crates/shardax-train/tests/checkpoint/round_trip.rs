@@ -325,7 +325,7 @@ fn metrics_and_metadata_are_restored() -> Result<()> {
 /// A sharding over some of the eight devices.
 fn sharding(axes: &[(&'static str, usize)], dims: &[Option<&'static str>]) -> Result<Sharding> {
     let mesh = make_mesh(axes.iter().copied())?;
-    let spec = PartitionSpec::new(dims.iter().map(|dim| dim.iter().copied().collect()));
+    let spec = PartitionSpec::new(dims.iter().copied());
     Ok(NamedSharding::new(&mesh, spec).into())
 }
 

@@ -85,8 +85,14 @@ impl PartialEq<DimSpec> for &DimSpec {
 
 impl PartitionSpec {
     /// Creates a spec with these dimensions; [`P!`](crate::P) is shorter.
-    pub fn new(dims: impl IntoIterator<Item = DimSpec>) -> Self {
-        let dims = dims.into_iter().map(|d| match d {
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// assert_eq!(PartitionSpec::new(["data", "model"]), P!["data", "model"]);
+    /// assert_eq!(PartitionSpec::new([Some("data"), None]), P!["data", None]);
+    /// ```
+    pub fn new(dims: impl IntoIterator<Item: IntoDimSpec>) -> Self {
+        let dims = dims.into_iter().map(|dim| match dim.into_dim_spec() {
             DimSpec::Axes(a) if a.is_empty() => DimSpec::None,
             d => d,
         });
@@ -266,8 +272,11 @@ names_into_dim_spec! {
 /// Writes a [`PartitionSpec`]: `P!["i", None, ("j", "k")]`.
 #[macro_export]
 macro_rules! P {
-    ($($dim:expr),* $(,)?) => {
-        $crate::sharding::PartitionSpec::new([$($crate::sharding::IntoDimSpec::into_dim_spec($dim)),*])
+    () => {
+        $crate::sharding::PartitionSpec::default()
+    };
+    ($($dim:expr),+ $(,)?) => {
+        $crate::sharding::PartitionSpec::new([$($crate::sharding::IntoDimSpec::into_dim_spec($dim)),+])
     };
 }
 
