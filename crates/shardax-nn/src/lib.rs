@@ -48,6 +48,10 @@ extern crate self as shardax_nn;
 mod attention;
 mod check;
 mod filter;
+// The names of other libraries.
+#[allow(missing_docs, non_snake_case)]
+#[doc(hidden)]
+pub mod hints;
 pub mod layers;
 mod linen;
 pub mod losses;
@@ -87,8 +91,52 @@ pub use variable::{
     kind,
 };
 
+/// This crate under the name that programs of Flax give it: `nnx::Linear`, `nnx::Rngs`, `nnx::Optimizer`, `nnx::relu`.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let mut rngs = nnx::Rngs::new(0);
+/// let layer = nnx::Linear::new(3, 2, &mut rngs);
+/// let mut optimizer = nnx::Optimizer::new(layer, optax::adam(1e-2))?;
+/// let loss = optimizer.minimize(|layer| optax::l2_loss(nnx::relu(layer.forward(ones([4, 3]))), 1.0).mean(..))?;
+/// assert_eq!(loss.ndim(), 0);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub mod nnx {
+    pub use shardax::nn::*;
+    pub use shardax::prelude::{cond, fori_loop, grad, jit, pmap, scan, switch, value_and_grad, vmap, while_loop};
+
+    pub use crate::layers::*;
+    pub use crate::{
+        BatchStat, Cache, Filter, Frozen, Intermediate, LoRAParam, Module, Optimizer, Param, RngStream, Rngs, State,
+        TrainState, Variable, combine_masks, dot_product_attention, make_attention_mask, make_causal_mask, merge,
+        metrics, tabulate,
+    };
+}
+
+/// Optimizers and losses under the name that programs of JAX give them: `optax::adam`, `optax::l2_loss`.
+///
+/// ```
+/// use shardax_nn::prelude::*;
+/// let params = array([1.0f32, -2.0]);
+/// let optimizer = (optax::clip_by_global_norm(1.0), optax::sgd(0.1));
+/// let state = optimizer.init(&params)?;
+/// let (updates, _) = optimizer.update(array([0.5f32, 0.0]), state, &params)?;
+/// assert_eq!(optax::apply_updates(params, updates)?.to_vec::<f32>()?, [0.95, -2.0]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub mod optax {
+    pub use crate::losses::*;
+    pub use crate::optim::*;
+}
+
 /// The items that most programs need, from shardax and this crate: `use shardax_nn::prelude::*;`
 pub mod prelude {
+    #[doc(hidden)]
+    pub use crate::hints::{
+        AvgPool2d, BatchNorm1d, BatchNorm2d, Conv1d, Conv2d, Conv3d, Embedding, Gru, Lstm, MaxPool2d, ModuleHints as _,
+        binary_cross_entropy, binary_cross_entropy_with_logits, cross_entropy, cross_entropy_loss, l1_loss, mse_loss,
+    };
     pub use crate::layers::*;
     pub use crate::linen::linen_key;
     pub use crate::losses::*;
@@ -116,6 +164,7 @@ pub mod prelude {
         PipelineSchedule, Policy, RngStream, Rngs, Rope, RopeScaling, Rules, Variable, combine_masks,
         dot_product_attention, make_attention_mask, make_causal_mask, ring_attention,
     };
+    pub use crate::{losses, nnx, optax, optim};
     pub use shardax::lax::Padding;
     pub use shardax::nn::*;
     pub use shardax::prelude::*;

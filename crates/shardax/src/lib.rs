@@ -326,10 +326,10 @@ pub mod prelude {
         device_put, device_put_replicated, device_put_sharded, devices, disable_jit, explicit_axes, fori_loop, grad,
         hessian, jacfwd, jacrev, jit, jvp, linear_transpose, linearize, local_device_count, local_devices,
         make_array_from_callback, make_array_from_process_local_data, make_array_from_process_local_data_of_shape,
-        make_array_from_single_device_arrays, make_program, named_scope, new_ref, out_sharding, process_count,
-        process_index, replicate, reshard, scan, scan_n, sequential_vmap, stop_gradient, switch, unreplicate,
-        value_and_grad, visualize_array_sharding, visualize_sharding, visualize_sharding_color, visualize_sharding_svg,
-        vjp, vmap, while_loop, with_layout_constraint,
+        make_array_from_single_device_arrays, make_jaxpr, make_program, named_scope, new_ref, out_sharding,
+        process_count, process_index, replicate, reshard, scan, scan_n, sequential_vmap, stop_gradient, switch,
+        unreplicate, value_and_grad, visualize_array_sharding, visualize_sharding, visualize_sharding_color,
+        visualize_sharding_svg, vjp, vmap, while_loop, with_layout_constraint,
     };
     pub use crate::{P, check, config, debug_print, fft, jnp, lax, linalg, nn, random, s};
     pub use shardax_macros::{Module, Tree, pmap};

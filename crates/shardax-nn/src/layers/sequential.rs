@@ -56,7 +56,7 @@ macro_rules! layers {
 
 layers!(Conv ConvTranspose Einsum Embed GroupNorm InstanceNorm LayerNorm Linear LinearGeneral MultiHeadAttention PReLU RmsNorm);
 
-/// Layers one after the other: a tuple of any layers, or a `Vec` of layers of one type. Wrap a function, such as an
+/// Layers one after the other: a tuple of any layers, or an array or a `Vec` of layers of one type. Wrap a function, such as an
 /// activation, in [`Apply`].
 ///
 /// ```
@@ -84,15 +84,32 @@ impl Layer for Apply {
     }
 }
 
+// The bounds are on the methods instead of the block, so that the compiler prints the message of `Layer`.
 impl<L> Sequential<L> {
+    /// Joins layers: a tuple, an array or a `Vec`. `Sequential(layers)` is the same.
+    pub fn new(layers: L) -> Self
+    where
+        L: Layer,
+    {
+        Sequential(layers)
+    }
+
     /// Applies the layers to `x`, one after the other.
-    // The bound is on the method instead of the block, so that the compiler prints the message of `Layer`.
     #[track_caller]
     pub fn forward(&mut self, x: impl ArrayLike) -> Array
     where
         L: Layer,
     {
         self.0.forward(x.into_array())
+    }
+
+    /// Applies copies of the layers to `x`; see [`Layer::apply`].
+    #[track_caller]
+    pub fn apply(&self, x: impl ArrayLike) -> Array
+    where
+        L: Layer,
+    {
+        Layer::apply(self, x)
     }
 }
 
@@ -104,6 +121,15 @@ impl<L: Layer> Layer for Sequential<L> {
 }
 
 impl<M: Module> Module for Vec<M> {}
+
+impl<M: Module, const N: usize> Module for [M; N] {}
+
+impl<L: Layer, const N: usize> Layer for [L; N] {
+    #[track_caller]
+    fn forward(&mut self, x: Array) -> Array {
+        self.iter_mut().fold(x, |x, layer| layer.forward(x))
+    }
+}
 
 impl<L: Layer> Layer for Vec<L> {
     #[track_caller]

@@ -41,6 +41,7 @@ methods! {
     allclose(other) "`Array` has no method `allclose`: write `allclose(&x, &y, 1e-5, 1e-8)?`, which returns a `bool`";
     amax(axis) "`Array` has no method `amax`: write `x.max(axis)`";
     amin(axis) "`Array` has no method `amin`: write `x.min(axis)`";
+    and(other) "`Array` has no method `and`: write `x & y`";
     angle() "`Array` has no method `angle`: write `angle(&x)`";
     arctan2(other) "`Array` has no method `arctan2`: write `arctan2(&x, &y)`";
     argwhere() "`Array` has no method `argwhere`: write `argwhere(&x, size)`, or `argwhere(&x, None)` outside `jit`";
@@ -118,6 +119,7 @@ methods! {
     gelu() "`Array` has no method `gelu`: write `nn::gelu(&x)`";
     grad() "`Array` has no method `grad`: gradients are values that `grad(loss).call(w)?` returns, and no array keeps one";
     greater_elem(number) "`Array` has no method `greater_elem`: write `x.greater(number)`";
+    greater_than(other) "`Array` has no method `greater_than`: write `x.greater(y)`";
     histc(bins) "`Array` has no method `histc`: write `histogram(&x, bins)`";
     hypot(other) "`Array` has no method `hypot`: write `hypot(&x, &y)`";
     index_add(axis, indices, values) "`Array` has no method `index_add`: write `x.at(&indices).add(&values)`, or `x.at((.., &indices))` for another axis";
@@ -132,6 +134,7 @@ methods! {
     into_raw_vec() "`Array` has no method `into_raw_vec`: write `x.to_vec::<f32>()?`";
     into_scalar() "`Array` has no method `into_scalar`: write `x.item::<f32>()?`";
     into_shape(shape) "`Array` has no method `into_shape`: write `x.reshape(shape)`";
+    into_vec() "`Array` has no method `into_vec`: write `x.to_vec::<f32>()?`";
     inverse() "`Array` has no method `inverse`: write `linalg::inv(&x)`";
     is_empty() "`Array` has no method `is_empty`: write `x.size() == 0`";
     isclose(other) "`Array` has no method `isclose`: write `isclose(&x, &y, 1e-5, 1e-8)`";
@@ -141,6 +144,7 @@ methods! {
     last() "`Array` has no method `last`: write `x.get(-1)`";
     leaky_relu() "`Array` has no method `leaky_relu`: write `nn::leaky_relu(&x, 0.01)`";
     len() "`Array` has no method `len`: write `x.shape()[0]` for the number of rows, or `x.size()` for the number of elements";
+    less_than(other) "`Array` has no method `less_than`: write `x.less(y)`";
     log_softmax(axis) "`Array` has no method `log_softmax`: write `nn::log_softmax(&x, axes)`";
     log_sum_exp(axis) "`Array` has no method `log_sum_exp`: write `x.logsumexp(axis)`";
     logaddexp(other) "`Array` has no method `logaddexp`: write `logaddexp(&x, &y)`";
@@ -194,6 +198,7 @@ methods! {
     numpy() "`Array` has no method `numpy`: write `x.to_vec::<f32>()?`, or `x.view::<f32>()?` without a copy";
     one_hot(classes) "`Array` has no method `one_hot`: write `nn::one_hot(&x, classes)`";
     ones_like() "`Array` has no method `ones_like`: write `ones_like(&x)`";
+    or(other) "`Array` has no method `or`: write `x | y`";
     outer(other) "`Array` has no method `outer`: write `outer(&x, &y)`";
     pad(widths) "`Array` has no method `pad`: write `pad(&x, widths, PadMode::Constant(0.0))`";
     permute(axes) "`Array` has no method `permute`: write `x.transpose([1, 0])`";
@@ -203,6 +208,7 @@ methods! {
     powf_scalar(exponent) "`Array` has no method `powf_scalar`: write `x.pow(0.5)`";
     powi(exponent) "`Array` has no method `powi`: write `x.pow(2)`";
     powi_scalar(exponent) "`Array` has no method `powi_scalar`: write `x.pow(2)`";
+    print() "`Array` has no method `print`: write `println!(\"{{x}}\")`, or `debug::print` in a traced function";
     qr() "`Array` has no method `qr`: write `linalg::qr(&x)`";
     quantile(q, axis) "`Array` has no method `quantile`: write `quantile(&x, q, axis)`";
     rank() "`Array` has no method `rank`: write `x.ndim()`";
@@ -232,6 +238,7 @@ methods! {
     sqr() "`Array` has no method `sqr`: write `x.square()`";
     stack(others) "`Array` has no method `stack`: write `stack([&x, &y], axis)`";
     std_axis(axis, ddof) "`Array` has no method `std_axis`: write `x.std_ddof(axis, 1)`";
+    stop_gradient() "`Array` has no method `stop_gradient`: write `stop_gradient(x)`";
     sub_scalar(number) "`Array` has no method `sub_scalar`: write `x - 1.0`";
     subtract(other) "`Array` has no method `subtract`: write `x - y`";
     sum_all() "`Array` has no method `sum_all`: write `x.sum(..)`";
@@ -267,6 +274,7 @@ methods! {
     vdot(other) "`Array` has no method `vdot`: write `vdot(&x, &y)`";
     view_as(other) "`Array` has no method `view_as`: write `x.reshape(y.shape())`";
     where_cond(first, second) "`Array` has no method `where_cond`: write `where_(&x, first, second)`";
+    xor(other) "`Array` has no method `xor`: write `x ^ y`";
     zero_grad() "`Array` has no method `zero_grad`: gradients are values that `grad(loss).call(w)?` returns, and no array keeps one";
     zeros_like() "`Array` has no method `zeros_like`: write `zeros_like(&x)`";
 }
