@@ -96,7 +96,7 @@ mod transform;
 pub use base::{choice, config, dtype, error, shape};
 use base::{
     client_options, compiler_options, default_dtype, defaults, dependence, fast_hash, flag, forbidden_axes, local,
-    precision, prng, rank_promotion, scope, settings, source, stack, timeline, transfer_guard, tuples, warning,
+    memory, precision, prng, rank_promotion, scope, settings, source, stack, timeline, transfer_guard, tuples, warning,
 };
 pub use core::{function, prefix, program, tree};
 pub use ops::callback::{debug, ffi};
@@ -231,6 +231,8 @@ pub use array::{
     device_put_replicated, device_put_sharded, make_array_from_callback, make_array_from_process_local_data,
     make_array_from_process_local_data_of_shape, make_array_from_single_device_arrays, replicate, unreplicate,
 };
+#[doc(hidden)]
+pub use base::memory::reserve_bytes as __reserve_bytes;
 pub use control_flow::{
     AssociativeScanOptions, ScanOptions, associative_scan, cond, custom_jvp, custom_vjp, custom_vmap, fori_loop, scan,
     scan_n, sequential_vmap, switch, while_loop,

@@ -300,7 +300,7 @@ impl Weights {
         let path = &self.files[entry.file];
         let mut file = fs::File::open(path).map_err(|error| io_error("read", path, &error))?;
         let mut bytes = Vec::new();
-        let size = usize::try_from(entry.bytes).ok().filter(|size| bytes.try_reserve_exact(*size).is_ok());
+        let size = usize::try_from(entry.bytes).ok().filter(|size| shardax::__reserve_bytes(&mut bytes, *size).is_ok());
         let Some(size) = size else {
             let message = format!(
                 "the array {name:?} of {} has {} bytes, which do not fit in memory",
@@ -343,7 +343,7 @@ impl Weights {
     /// Returns an error if an array does not fit in memory as float32. Call this before its blocks are read.
     fn check_memory(&self, name: &str, entry: &ArrayEntry) -> Result<()> {
         let bytes = entry.shape.iter().try_fold(4usize, |product, size| product.checked_mul(*size));
-        if bytes.is_some_and(|bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok()) {
+        if bytes.is_some_and(|bytes| shardax::__reserve_bytes(&mut Vec::new(), bytes).is_ok()) {
             return Ok(());
         }
         let message = format!(

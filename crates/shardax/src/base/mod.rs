@@ -15,6 +15,7 @@ pub(crate) mod fast_hash;
 pub(crate) mod flag;
 pub(crate) mod forbidden_axes;
 pub(crate) mod local;
+pub(crate) mod memory;
 pub(crate) mod precision;
 pub(crate) mod prng;
 pub(crate) mod rank_promotion;

@@ -11,6 +11,7 @@ use crate::core::sharding_like::ShardingLike;
 use crate::default_dtype;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, err};
+use crate::memory::reserve_bytes;
 use crate::shape::{IntoShape, shape_of};
 use crate::sharding::context::explicit_mesh;
 use crate::sharding::{AxisType, Typed};
@@ -90,7 +91,7 @@ fn filled_on_host(
     program: impl FnOnce() -> Result<Array, Error>,
 ) -> Result<Array, Error> {
     let mut bytes = Vec::new();
-    bytes.try_reserve_exact(size).map_err(|e| {
+    reserve_bytes(&mut bytes, size).map_err(|e| {
         err!(Runtime, "no memory for an array {aval} of {size} bytes: {e}")
             .help("check the shape, or split the array over devices with a sharding")
     })?;

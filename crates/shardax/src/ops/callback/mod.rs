@@ -22,6 +22,7 @@ use crate::core::primitive::Primitive;
 use crate::core::program::trace::{check_keys, check_usable, runs_now};
 use crate::core::tree::{Flat, Tree};
 use crate::error::{AtCaller, Result, err};
+use crate::memory::reserve_bytes;
 use crate::ops::operators::ArrayLike;
 use crate::sharding::device::client;
 use crate::source;
@@ -329,7 +330,7 @@ fn guarded(f: &Arc<HostFunction>, args: &[HostArg<'_>], results: &mut [HostResul
 fn room_for(result: &Array) -> Result<Vec<u8>> {
     let aval = result.aval();
     let (size, mut bytes) = (aval.byte_size()?, Vec::new());
-    bytes.try_reserve_exact(size).map_err(|e| {
+    reserve_bytes(&mut bytes, size).map_err(|e| {
         err!(Runtime, "no memory for the result {aval} of a host function, of {size} bytes: {e}")
             .help("check the result types that the callback was given")
     })?;
