@@ -98,7 +98,7 @@ pub use variable::{
 /// let mut rngs = nnx::Rngs::new(0);
 /// let layer = nnx::Linear::new(3, 2, &mut rngs);
 /// let mut optimizer = nnx::Optimizer::new(layer, optax::adam(1e-2))?;
-/// let loss = optimizer.minimize(|layer| optax::l2_loss(nnx::relu(layer.forward(ones([4, 3]))), 1.0).mean(..))?;
+/// let loss = optimizer.minimize(|layer| optax::l2_loss(nnx::relu(layer.forward(ones([4, 3]))), ones([4, 2])).mean(..))?;
 /// assert_eq!(loss.ndim(), 0);
 /// # Ok::<(), shardax::Error>(())
 /// ```
