@@ -4,7 +4,7 @@ use shardax_nn::prelude::*;
 
 use super::LocalEncoderConfig;
 use crate::error::value_error;
-use crate::huggingface::{Pretrained, Swin, SwinConfig, Vit, VitConfig};
+use crate::huggingface::{Fields, Pretrained, Swin, SwinConfig, Vit, VitConfig};
 use crate::{Activation, NormKind};
 
 /// The architecture of an [`EncoderDecoder`](crate::EncoderDecoder).
@@ -125,6 +125,26 @@ pub struct Side {
     pub heads: usize,
     /// The number of hidden features of an MLP.
     pub hidden: usize,
+}
+
+impl Side {
+    /// Reads the encoder and the decoder from the fields of BART, which models that detect objects have too.
+    pub(crate) fn read_both(fields: &Fields) -> Result<[Side; 2]> {
+        let features = fields.size("d_model")?;
+        let encoder = Side {
+            layers: fields.layers("encoder_layers")?,
+            heads: fields.size("encoder_attention_heads")?,
+            hidden: fields.size("encoder_ffn_dim")?,
+        };
+        let decoder = Side {
+            layers: fields.layers("decoder_layers")?,
+            heads: fields.size("decoder_attention_heads")?,
+            hidden: fields.size("decoder_ffn_dim")?,
+        };
+        fields.divides(("encoder_attention_heads", encoder.heads), ("d_model", features))?;
+        fields.divides(("decoder_attention_heads", decoder.heads), ("d_model", features))?;
+        Ok([encoder, decoder])
+    }
 }
 
 /// The position encoding of an [`EncoderDecoder`](crate::EncoderDecoder).

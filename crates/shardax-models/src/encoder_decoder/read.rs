@@ -207,7 +207,7 @@ fn t5_keys(gated: bool, is_tied: bool, local: Option<LocalEncoderConfig>) -> Key
 /// MVP and LED.
 fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
     let features = fields.size("d_model")?;
-    let (encoder, decoder) = sides(fields, features)?;
+    let [encoder, decoder] = Side::read_both(fields)?;
     let vocab_size = fields.size("vocab_size")?;
     if kind == "marian" {
         let is_other = fields.size_opt("decoder_vocab_size")?.is_some_and(|size| size != vocab_size);
@@ -321,23 +321,6 @@ fn bart_keys(is_learned: bool, is_tied: bool) -> KeyMap {
 /// The row of BART's position embedding for position 0.
 const BART_FIRST_POSITION: usize = 2;
 
-/// Reads the sizes of the encoder and of the decoder from the fields that BART uses.
-fn sides(fields: &Fields, features: usize) -> Result<(Side, Side)> {
-    let encoder = Side {
-        layers: fields.layers("encoder_layers")?,
-        heads: fields.size("encoder_attention_heads")?,
-        hidden: fields.size("encoder_ffn_dim")?,
-    };
-    let decoder = Side {
-        layers: fields.layers("decoder_layers")?,
-        heads: fields.size("decoder_attention_heads")?,
-        hidden: fields.size("decoder_ffn_dim")?,
-    };
-    fields.divides(("encoder_attention_heads", encoder.heads), ("d_model", features))?;
-    fields.divides(("decoder_attention_heads", decoder.heads), ("d_model", features))?;
-    Ok((encoder, decoder))
-}
-
 /// Adds the array names of the encoder or of the decoder.
 fn side_keys(keys: KeyMap, stage: &str) -> KeyMap {
     let layer = format!("model.{stage}.layers.*");
@@ -360,7 +343,7 @@ fn cross_keys(keys: KeyMap) -> KeyMap {
 /// Whisper.
 fn whisper(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
     let features = fields.size("d_model")?;
-    let (encoder, decoder) = sides(fields, features)?;
+    let [encoder, decoder] = Side::read_both(fields)?;
     // Options of training, of sound classification and of word timestamps, and another name of `encoder_layers`.
     fields.skip(&["apply_spec_augment", "mask_time_prob", "mask_time_length", "mask_time_min_masks"]);
     fields.skip(&["mask_feature_prob", "mask_feature_length", "mask_feature_min_masks", "encoder_layerdrop"]);

@@ -4,7 +4,7 @@ use shardax_nn::prelude::*;
 
 use super::deformable_detr::{box_positions, corrected};
 use super::detr::{self, Block, DetrConfig, NORM_EPSILON, sines};
-use super::rt_detr::{flattened, mlp};
+use super::rt_detr::{flattened, linear_layers, mlp};
 use super::{Config, KeyMap, Pretrained, Resnet};
 use crate::Mlp;
 use crate::error::value_error;
@@ -71,20 +71,17 @@ impl Pretrained for ConditionalDetr {
     fn make(config: &DetrConfig, rngs: &mut Rngs) -> Result<Self> {
         let features = config.d_model;
         let last = config.encoder_of_images.hidden_sizes.last().copied().unwrap_or(1);
-        let layers = |sizes: &[usize], rngs: &mut Rngs| -> Vec<Linear> {
-            sizes.windows(2).map(|pair| Linear::new(pair[0], pair[1], rngs)).collect()
-        };
         Ok(ConditionalDetr {
             image: Resnet::make(&config.encoder_of_images, rngs)?,
             projection: Conv::new(last, features, [1, 1], rngs),
             encoder: (0..config.encoder.layers).map(|_| Block::new(config, &config.encoder, false, rngs)).collect(),
             objects: zeros_dtype([config.num_queries, features], rngs.policy().param_dtype),
-            points: layers(&[features, features, 2], rngs),
-            scales: layers(&[features; 3], rngs),
+            points: linear_layers(&[features, features, 2], rngs),
+            scales: linear_layers(&[features; 3], rngs),
             decoder: (0..config.decoder.layers).map(|layer| DecoderBlock::new(config, layer == 0, rngs)).collect(),
             decoder_norm: LayerNorm::builder(features).epsilon(NORM_EPSILON).build(rngs),
             classes: Linear::new(features, config.classes, rngs),
-            boxes: layers(&[features, features, features, 4], rngs),
+            boxes: linear_layers(&[features, features, features, 4], rngs),
         })
     }
 

@@ -4,7 +4,7 @@ use std::f64::consts::TAU;
 
 use shardax_nn::prelude::*;
 
-use super::detr::{check_and_skip, image_encoder, sides, sines};
+use super::detr::{check_and_skip, image_encoder, sines};
 use super::encoder::small_normal;
 use super::fields::Fields;
 use super::rt_detr::{DeformableAttention, anchors, flattened, log_odds, mlp};
@@ -138,7 +138,7 @@ impl Pretrained for DeformableDetr {
             return Err(fields.error(format!("the class {name:?} of `architectures` is not supported")));
         }
         let images = image_encoder(&fields)?;
-        let [encoder, decoder] = sides(&fields)?;
+        let [encoder, decoder] = Side::read_both(&fields)?;
         let two_stage = fields.flag("two_stage")?;
         let read = DeformableDetrConfig {
             encoder_of_images: images.config,

@@ -122,7 +122,7 @@ pub(super) fn read_fields(config: &Config, known: &[&str]) -> Result<(DetrConfig
         let message = format!("`out_indices` or `out_features` must end with the last of the {count} stages");
         return Err(fields.error(message));
     }
-    let [encoder, decoder] = sides(&fields)?;
+    let [encoder, decoder] = Side::read_both(&fields)?;
     let read = DetrConfig {
         encoder_of_images: images.config,
         d_model: fields.size("d_model")?,
@@ -147,25 +147,6 @@ pub(super) fn extents(config: &DetrConfig) -> (usize, Vec<(&'static str, usize, 
     matrices.push(("table of objects", config.num_queries, features));
     matrices.push(("table of classes", config.classes, features));
     (layers.saturating_add(config.encoder.layers).saturating_add(config.decoder.layers), matrices)
-}
-
-/// Reads the blocks that read the features of an image, and the blocks that compute objects.
-pub(super) fn sides(fields: &Fields) -> Result<[Side; 2]> {
-    let features = fields.size("d_model")?;
-    let encoder = Side {
-        layers: fields.layers("encoder_layers")?,
-        heads: fields.size("encoder_attention_heads")?,
-        hidden: fields.size("encoder_ffn_dim")?,
-    };
-    let decoder = Side {
-        layers: fields.layers("decoder_layers")?,
-        heads: fields.size("decoder_attention_heads")?,
-        hidden: fields.size("decoder_ffn_dim")?,
-    };
-    for (name, side) in [("encoder_attention_heads", &encoder), ("decoder_attention_heads", &decoder)] {
-        fields.divides((name, side.heads), ("d_model", features))?;
-    }
-    Ok([encoder, decoder])
 }
 
 /// The ResNet of a model that detects objects.

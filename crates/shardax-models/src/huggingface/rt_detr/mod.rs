@@ -133,9 +133,6 @@ impl RtDetr {
         let backbone = Backbone::new(&config.backbone, rngs);
         let outputs = config.backbone.features();
         let point = |epsilon: f64| ConvShape { epsilon, ..ConvShape::new(1, 1) };
-        let layers = |sizes: &[usize], rngs: &mut Rngs| -> Vec<Linear> {
-            sizes.windows(2).map(|pair| Linear::new(pair[0], pair[1], rngs)).collect()
-        };
         let projections = outputs.iter().map(|size| ConvNorm::new([*size, inner], point(1e-5), rngs)).collect();
         let encoders = (0..config.encoded_stages.len()).map(|_| Encoder {
             blocks: (0..config.encoder.layers)
@@ -160,7 +157,7 @@ impl RtDetr {
             cross_norm: norm(features, rngs),
             mlp: Mlp::new(features, config.decoder.hidden, config.decoder_activation, false, true, rngs),
             mlp_norm: norm(features, rngs),
-            boxes: layers(&[features, features, features, 4], rngs),
+            boxes: linear_layers(&[features, features, features, 4], rngs),
         });
         let decoder = decoder.collect();
         RtDetr {
@@ -175,8 +172,8 @@ impl RtDetr {
             memory: Linear::new(features, features, rngs),
             memory_norm: norm(features, rngs),
             scores: Linear::new(features, config.classes, rngs),
-            places: layers(&[features, features, features, 4], rngs),
-            query_positions: layers(&[4, 2 * features, features], rngs),
+            places: linear_layers(&[features, features, features, 4], rngs),
+            query_positions: linear_layers(&[4, 2 * features, features], rngs),
             decoder,
             classes: (0..config.decoder.layers).map(|_| Linear::new(features, config.classes, rngs)).collect(),
             denoising: config
@@ -292,6 +289,11 @@ impl RtDetr {
 pub(super) fn flattened(x: &Array) -> Array {
     let &[batch, rows, columns, features] = x.shape() else { return x.clone() };
     x.reshape([batch, rows * columns, features])
+}
+
+/// Creates layers between these numbers of features, which [`mlp`] applies.
+pub(super) fn linear_layers(sizes: &[usize], rngs: &mut Rngs) -> Vec<Linear> {
+    sizes.windows(2).map(|pair| Linear::new(pair[0], pair[1], rngs)).collect()
 }
 
 /// Applies layers with ReLU between them.
