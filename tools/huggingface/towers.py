@@ -400,6 +400,33 @@ PVT = {"image_size": 32, "num_encoder_blocks": 2, "hidden_sizes": [4, 8], "depth
        "num_attention_heads": [2, 4], "patch_sizes": [4, 2], "strides": [4, 2], "mlp_ratios": [2, 3]}
 
 
+GROUNDING = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 20, "encoder_attention_heads": 4,
+             "decoder_attention_heads": 4, "encoder_n_points": 2, "decoder_n_points": 2, "num_feature_levels": 3, "num_queries": 5, "max_text_len": 10}
+GROUNDING_IMAGES = {"image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [1, 1], "num_heads": [2, 2], "window_size": 3, "out_indices": [1, 2]}
+GROUNDING_TEXTS = {**SIZES, "vocab_size": 1030, "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 10}
+
+
+def grounding(name, kind, **options):
+    """With two descriptions of objects for each image, of which the second is shorter, and images of two sizes."""
+    t = transformers
+    config = getattr(t, f"{kind}Config")(backbone_config=t.SwinConfig(**GROUNDING_IMAGES), text_config=t.BertConfig(**GROUNDING_TEXTS),
+                                         **{**GROUNDING, **options})
+    model = getattr(t, f"{kind}ForObjectDetection")(config)
+    randomize(model)
+    # A phrase of two words, a dot, and another phrase.
+    tokens = torch.tensor([[101, 7, 8, 1012, 9, 10, 11, 1012, 102], [101, 7, 1012, 12, 1012, 102, 0, 0, 0]])
+    mask = (tokens != 0).long()
+    arrays = {"input_ids": tokens, "attention_mask": mask}
+    for number, shape in enumerate([(16, 16), (24, 12)]):
+        images = torch.randn(2, 3, *shape)
+        with torch.no_grad():
+            output = model(pixel_values=images, input_ids=tokens, attention_mask=mask)
+        # The class adds places for texts of the largest length.
+        logits = output.logits[..., :9]
+        arrays |= {f"pixel_values_{number}": images, f"logits_{number}": logits, f"boxes_{number}": output.pred_boxes}
+    written(name, model, arrays)
+
+
 def first_pyramid(name, kind, **options):
     """With images of the size of the configuration, and of another one with as many patches."""
     labels = {i: str(i) for i in range(5)}
@@ -811,7 +838,27 @@ def dpt(name, encoder=None, shapes=((16, 16), (12, 12), (24, 24)), **options):
     depths(name, t.DPTForDepthEstimation(t.DPTConfig(**encoder, **DPT, **options)), shapes)
 
 
-def depths(name, model, shapes):
+BIT = {"embedding_size": 8, "hidden_sizes": [8, 16, 24], "num_groups": 4, "embedding_dynamic_padding": True, "global_padding": "same",
+       "layer_type": "bottleneck", "out_features": ["stage1", "stage2", "stage3"], "depths": [1, 1, 2]}
+
+
+def hybrid(name, **options):
+    """With convolutions before the encoder, of which two stages are read too."""
+    t = transformers
+    encoder = {**DPT_ENCODER, "image_size": 32, "patch_size": 16, "backbone_featmap_shape": [1, 24, 2, 2]}
+    options = {"neck_hidden_sizes": [8, 16, 8, 10], "reassemble_factors": [1, 1, 1, 0.5], "neck_ignore_stages": [0, 1], **options}
+    config = t.DPTConfig(**encoder, **{**DPT, **options}, is_hybrid=True, backbone_config=t.BitConfig(**BIT))
+    depths(name, t.DPTForDepthEstimation(config), [(32, 32)])
+
+
+def prompted(name, **options):
+    """The depth of the pixels of two images, also with known depths."""
+    t = transformers
+    config = t.PromptDepthAnythingConfig(backbone_config=t.Dinov2Config(**DEPTH_ENCODER, out_indices=[1, 2, 3, 4]), **DEPTH, **options)
+    depths(name, t.PromptDepthAnythingForDepthEstimation(config), [(16, 16), (20, 12)], [(8, 8), (5, 7)])
+
+
+def depths(name, model, shapes, known=()):
     """Saves a model of depths and the depths of images of these shapes."""
     randomize(model)
     norms(model)
@@ -826,6 +873,9 @@ def depths(name, model, shapes):
         images = torch.randn(2, 3, rows, columns)
         with torch.no_grad():
             arrays |= {f"pixel_values_{number}": images, f"logits_{number}": model(images).predicted_depth}
+            if known:
+                known_depths = torch.rand(2, 1, *known[number]) * 3
+                arrays |= {f"depths_{number}": known_depths[:, 0], f"logits_depths_{number}": model(images, prompt_depth=known_depths).predicted_depth}
     written(name, model, arrays)
 
 
@@ -912,6 +962,12 @@ CASES = {
     "dpt": lambda: dpt("dpt"),
     "dpt_norms": lambda: dpt("dpt_norms", use_batch_norm_in_fusion_residual=True, readout_type="ignore", head_in_index=2),
     "dpt_dinov2": lambda: dpt("dpt_dinov2", {"out_indices": [1, 2, 3, 4]}, ((16, 16), (20, 12)), hidden_act="relu"),
+    "dpt_hybrid": lambda: hybrid("dpt_hybrid"),
+    "prompt_depth_anything": lambda: prompted("prompt_depth_anything"),
+    "bit": lambda: staged("bit", "BitForImageClassification", size=32, **{**BIT, "layer_type": "preactivation", "global_padding": None,
+                          "embedding_dynamic_padding": False, "out_features": None}),
+    # Convolutions that skip places, and images that are padded to a multiple of each stride.
+    "bit_model": lambda: staged("bit_model", "BitModel", size=32, **{**BIT, "output_stride": 8, "hidden_act": "gelu"}),
     "glpn": lambda: glpn("glpn"),
     # The head reads joined stages before the last one.
     "glpn_inner": lambda: glpn("glpn_inner", head_in_index=0, decoder_hidden_size=8),
@@ -926,6 +982,10 @@ CASES = {
     "deformable_detr": lambda: deformable_detr("deformable_detr", num_feature_levels=4),
     "deformable_detr_refined": lambda: deformable_detr("deformable_detr_refined", with_box_refine=True),
     "deformable_detr_proposals": lambda: deformable_detr("deformable_detr_proposals", with_box_refine=True, two_stage=True, num_feature_levels=2),
+    "grounding_dino": lambda: grounding("grounding_dino", "GroundingDino"),
+    # With layers for the boxes of each block.
+    "grounding_dino_boxes": lambda: grounding("grounding_dino_boxes", "GroundingDino", decoder_bbox_embed_share=False),
+    "mm_grounding_dino": lambda: grounding("mm_grounding_dino", "MMGroundingDino"),
     "table_transformer": lambda: detr("table_transformer", "TableTransformer", activation_function="gelu"),
     "rt_detr": lambda: rt_detr("rt_detr", "RTDetr"),
     "rt_detr_basic": lambda: rt_detr("rt_detr_basic", "RTDetr", {"layer_type": "basic", "downsample_in_bottleneck": True}, hidden_expansion=0.5,

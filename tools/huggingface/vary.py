@@ -83,6 +83,7 @@ OTHERS = {
     AutoModelForSpeechSeq2Seq: {"whisper": SOUND, "moonshine": MOONSHINE},
     AutoModelForDepthEstimation: {
         "depth_anything": {**DEPTH, "backbone_config": {"model_type": "dinov2", **DEPTH_ENCODER, "out_indices": [1, 2, 3, 4]}},
+        "prompt_depth_anything": {**DEPTH, "backbone_config": {"model_type": "dinov2", **DEPTH_ENCODER, "out_indices": [1, 2, 3, 4]}},
         "dpt": {**DPT_ENCODER, **DPT},
         "glpn": {**SEGFORMER, "decoder_hidden_size": 6},
     },
@@ -104,6 +105,7 @@ OTHERS = {
         "deit": {**IMAGES, "architectures": ["DeiTForImageClassification"]},
         **{kind: DINO for kind in ["dinov2", "dinov2_with_registers"]},
         **{kind: {**STAGES, "num_stages": 2} for kind in ["convnext", "convnextv2"]},
+        "bit": {**LABELS, **BIT, "layer_type": "preactivation", "out_features": None},
         "poolformer": {**STAGES, "num_encoder_blocks": 2, "patch_sizes": [7, 3], "strides": [4, 2], "padding": [2, 1]},
         "segformer": {**STAGES, **SEGFORMER, "architectures": ["SegformerForImageClassification"]},
         "pvt_v2": {**STAGES, **SEGFORMER, "architectures": ["PvtV2ForImageClassification"]},

@@ -9,7 +9,7 @@ use crate::{BlipAnswerer, BlipMatcher, EncoderDecoder, Florence};
 type NamesOf = fn(&Config) -> Result<KeyMap>;
 
 /// Model types and the class that reads them. A [`Decoder`] reads all others.
-const CLASSES: [(&[&str], NamesOf); 33] = [
+const CLASSES: [(&[&str], NamesOf); 34] = [
     (&bert_files::KNOWN, names_of::<Bert>),
     (&["deberta", "deberta-v2"], names_of::<Deberta>),
     (&["modernbert"], names_of::<ModernBert>),
@@ -21,6 +21,7 @@ const CLASSES: [(&[&str], NamesOf); 33] = [
     (&resnet::KNOWN, names_of::<Resnet>),
     (&mobilenet::KNOWN, names_of::<MobileNet>),
     (&["levit"], names_of::<Levit>),
+    (&["bit"], names_of::<Bit>),
     (&["mobilevit"], names_of::<MobileVit>),
     (&["poolformer"], names_of::<PoolFormer>),
     (&["clip", "metaclip_2"], names_of::<Clip>),

@@ -29,6 +29,7 @@ mod adapter_joined;
 mod bert;
 mod bert_files;
 mod bert_keys;
+mod bit;
 mod chinese_clip;
 mod clap;
 mod clip;
@@ -95,6 +96,7 @@ use crate::{Decoder, DecoderConfig};
 
 pub use bert::{Bert, BertConfig, BertHead, BertOptions};
 pub(crate) use bert_files::windows;
+pub use bit::{Bit, BitConfig};
 pub use chinese_clip::{ChineseClip, ChineseClipConfig};
 pub use clap::{Clap, ClapConfig};
 pub use clip::{Clip, ClipConfig, ClipTower};

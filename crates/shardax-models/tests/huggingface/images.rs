@@ -4,7 +4,7 @@ use std::path::Path;
 
 use shardax_models::huggingface::{SegformerHead, SwinVersion};
 use shardax_models::{
-    BertOptions, ChineseClip, Clip, ConditionalDetr, Config, ConvNext, DeformableDetr, DepthEstimator, Detr, Glpn,
+    BertOptions, Bit, ChineseClip, Clip, ConditionalDetr, Config, ConvNext, DeformableDetr, DepthEstimator, Detr, Glpn,
     Levit, LoadOptions, MobileNet, MobileVit, Owl, PoolFormer, Pretrained, Resnet, Sam, Segformer, Siglip, Swin, Vit,
     VitPose, Yolos,
 };
@@ -168,6 +168,20 @@ fn models_of_stages_have_the_results_of_transformers() -> Result<()> {
     );
     let levit = Levit::from_pretrained(folder("levit"))?;
     fails(levit.forward(zeros([1, 32, 64, 3])).check(), &["2 by 4 patches", "4 by 4"]);
+    for name in ["bit", "bit_model"].into_iter().skip(one_of(2) - 1) {
+        compare_stages(name, |model: Bit, images| model.forward(images))?;
+    }
+    let bit = |fields: &str| {
+        let text = format!(r#"{{"model_type": "bit"{fields}}}"#);
+        Bit::read(&Config::from_json(&text)?).map(|(read, _)| read)
+    };
+    // The defaults of the class are the smallest published model.
+    assert_eq!(bit("")?.hidden_sizes, [256, 512, 1024, 2048]);
+    fails(bit(r#", "global_padding": "valid""#), &["the global_padding \"valid\" is not supported"]);
+    fails(bit(r#", "layer_type": "basic""#), &["the layer_type \"basic\""]);
+    fails(bit(r#", "depths": [1, 1]"#), &["`hidden_sizes` has 4 stages, but `depths` has 2"]);
+    fails(bit(r#", "width_factor": 3"#), &["`width_factor`", "differs from the last size"]);
+    fails(bit(r#", "num_groups": 48"#), &["num_groups (48) does not divide the features of a norm"]);
     for name in ["poolformer", "poolformer_model"].into_iter().step_by(one_of(2)) {
         compare_stages(name, |model: PoolFormer, images| model.forward(images))?;
     }
@@ -293,6 +307,8 @@ fn depths_equal_transformers() -> Result<()> {
     }
     let model = DepthEstimator::from_pretrained(folder("dpt"))?;
     fails(model.forward(zeros([1, 16, 12, 3])).check(), &["images of 4 by 3 patches are not squares"]);
+    let known = model.forward_with_depths(zeros([1, 16, 16, 3]), zeros([1, 4, 4]));
+    fails(known.check(), &["the model does not read depths", "`prompt_depth_anything`"]);
     let dpt = |text: &str| DepthEstimator::read(&Config::from_json(text)?).map(|(read, _)| read);
     // The fields of a published model.
     let large = dpt(
@@ -305,7 +321,7 @@ fn depths_equal_transformers() -> Result<()> {
     )?;
     assert_eq!((&large.layers[..], large.readout.is_some(), large.fusion_bias), (&[6, 12, 18, 24][..], true, true));
     for (fields, words) in [
-        (r#""is_hybrid": true"#, "`is_hybrid` is true"),
+        (r#""is_hybrid": true"#, "`backbone_config` is missing"),
         (r#""neck_ignore_stages": [0]"#, "`neck_ignore_stages` must be empty"),
         (r#""add_projection": true"#, "`add_projection` is true"),
         (r#""readout_type": "add""#, "`readout_type` \"add\""),
@@ -320,6 +336,58 @@ fn depths_equal_transformers() -> Result<()> {
         );
     }
     Ok(())
+}
+
+#[test]
+fn depths_after_convolutions_equal_transformers() -> Result<()> {
+    setup();
+    compare_stages("dpt_hybrid", |model: DepthEstimator, images| model.forward(images))?;
+    let model = DepthEstimator::from_pretrained(folder("dpt_hybrid"))?;
+    fails(model.forward(zeros([1, 3, 32, 32])).check(), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
+    fails(model.forward(zeros([1, 32, 16, 3])).check(), &["images of 2 by 1 patches are not squares"]);
+    let dpt = |fields: &str, about: &str| {
+        let about = format!(
+            r#"{{"depths": [3, 4, 9], "embedding_dynamic_padding": true, "global_padding": "same", "layer_type": "bottleneck",
+            "out_features": ["stage1", "stage2", "stage3"]{about}}}"#
+        );
+        let text = format!(
+            r#"{{"model_type": "dpt", "is_hybrid": true, "backbone_config": {about}, "backbone_featmap_shape": [1, 1024, 24, 24],
+            "neck_hidden_sizes": [256, 512, 768, 768], "reassemble_factors": [1, 1, 1, 0.5]{fields}}}"#
+        );
+        DepthEstimator::read(&Config::from_json(&text)?).map(|(read, _)| read)
+    };
+    // A published model has the default sizes of the convolutions, of which it uses three.
+    let published = dpt("", "")?;
+    assert_eq!((published.layers, published.stages), (vec![9, 12], vec![1, 2, 3]));
+    assert_eq!((published.encoder.image_size, published.encoder.num_channels), (24, 1024));
+    for (fields, about, words) in [
+        (r#", "neck_ignore_stages": []"#, "", "`neck_ignore_stages` is [], but must be [0, 1]"),
+        (r#", "patch_size": 8"#, "", "`patch_size` must be 16"),
+        (r#", "backbone_out_indices": [2, 5, 8, 12]"#, "", "`backbone_out_indices` must be layers of the 12 layers"),
+        ("", r#", "hidden_sizes": [128, 512, 1024]"#, "`neck_hidden_sizes` has 256, but the convolutions have 128"),
+        ("", r#", "hidden_sizes": [256, 512, 2048]"#, "its second number must be 2048"),
+        ("", r#", "model_type": "resnet""#, "should be \"bit\""),
+    ] {
+        fails(dpt(fields, about), &[words]);
+    }
+    fails(dpt("", r#", "out_indices": [1, 3]"#), &["must be three stages"]);
+    save_again::<DepthEstimator>("dpt_hybrid", &Folder::new().join("dpt_hybrid"))
+}
+
+#[test]
+fn depths_with_known_depths_equal_transformers() -> Result<()> {
+    setup();
+    let name = "prompt_depth_anything";
+    let (case, model) = (case(name)?, DepthEstimator::from_pretrained(folder(name))?);
+    let images = case("pixel_values_1")?;
+    let forward = jit(|model: DepthEstimator, images: Array, depths: Array| {
+        (model.forward(&images), model.forward_with_depths(images, depths))
+    });
+    let (plain, prompted) = forward.call((&model, &images, case("depths_1")?))?;
+    alike(name, &plain, &case("logits_1")?)?;
+    alike(name, &prompted, &case("logits_depths_1")?)?;
+    fails(model.forward_with_depths(&images, zeros([1, 4, 4])).check(), &["[1, 4, 4]", "[2, 20, 12, 3]"]);
+    save_again::<DepthEstimator>(name, &Folder::new().join(name))
 }
 
 #[test]
@@ -387,6 +455,7 @@ pub(super) fn save_all(to: &Path, every: usize) -> Result<()> {
     save::<Vit>(&["beit", "beit_model", "data2vec_vision", "dinov2", "dinov2_model", "dinov3_gated"], to, every)?;
     save::<MobileNet>(&["mobilenet_v1", "mobilenet_v2", "efficientnet"], to, every)?;
     save::<PoolFormer>(&["poolformer"], to, every)?;
+    save::<Bit>(&["bit"], to, every)?;
     save::<ConvNext>(&["convnext", "convnextv2"], to, every)?;
     save::<Segformer>(&["segformer", "pvt_v2", "pvt"], to, every)?;
     save::<Levit>(&["levit"], to, every)?;

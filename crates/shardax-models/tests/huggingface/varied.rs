@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use shardax_models::huggingface::Weights;
 use shardax_models::{
-    Adapter, Bert, BertOptions, ChineseClip, Clap, Clip, ClipSeg, ConditionalDetr, Config, ConvNext, Deberta, Decoder,
-    DeformableDetr, DepthEstimator, Detr, EncoderDecoder, Florence, Glpn, Levit, MobileBert, MobileNet, MobileVit,
-    ModernBert, Owl, PoolFormer, Pretrained, Resnet, RtDetr, Sam, SamPrompts, Segformer, Siglip, SoundEncoder,
-    SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
+    Adapter, Bert, BertOptions, Bit, ChineseClip, Clap, Clip, ClipSeg, ConditionalDetr, Config, ConvNext, Deberta,
+    Decoder, DeformableDetr, DepthEstimator, Detr, EncoderDecoder, Florence, Glpn, Levit, MobileBert, MobileNet,
+    MobileVit, ModernBert, Owl, PoolFormer, Pretrained, Resnet, RtDetr, Sam, SamPrompts, Segformer, Siglip,
+    SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -198,13 +198,17 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
             let model = Glpn::from_pretrained(folder)?;
             jit(|model: Glpn, images: Array| model.forward(images)).call((&model, images))
         }
-        "depth_anything" | "dpt" => {
+        "depth_anything" | "prompt_depth_anything" | "dpt" => {
             let model = DepthEstimator::from_pretrained(folder)?;
             jit(|model: DepthEstimator, images: Array| model.forward(images)).call((&model, images))
         }
         "mobilenet_v1" | "mobilenet_v2" | "efficientnet" => {
             let model = MobileNet::from_pretrained(folder)?;
             jit(|model: MobileNet, images: Array| model.forward(images)).call((&model, images))
+        }
+        "bit" => {
+            let model = Bit::from_pretrained(folder)?;
+            jit(|model: Bit, images: Array| model.forward(images)).call((&model, images))
         }
         "poolformer" => {
             let model = PoolFormer::from_pretrained(folder)?;
