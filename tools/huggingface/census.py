@@ -36,6 +36,7 @@ KNOWN = {
     "huggingface/conditional_detr.rs": [r"const KNOWN.*?\];"],
     "huggingface/clap.rs": [r"check_type\([^)]*\)"],
     "huggingface/deformable_detr.rs": [r"check_type\([^)]*\)"],
+    "huggingface/grounding_dino.rs": [r"const KNOWN.*?\];", r"const SCALED.*?;"],
     "huggingface/yolos.rs": [r"check_type\([^)]*\)"],
     "huggingface/spectrogram.rs": [r"check_type\([^)]*\)"],
     "huggingface/segformer.rs": [r"const KNOWN.*?\];", r"const \w*PYRAMID.*?;"],

@@ -20,7 +20,7 @@ from transformers import (AutoConfig, AutoModel, AutoModelForAudioClassification
                           AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq, AutoModelForZeroShotImageClassification)
 
 from defaults import defaults
-from towers import ALT, AST, BLIP, CHINESE, CLAP, CLIPSEG, FLORENCE, DEFORMABLE, DEFORMABLE_IMAGES, FRAMES, LEVIT, MOBILEVIT, RT_DETR, RT_DETR_IMAGES, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DONUT, DPT, DPT_ENCODER, LED, MOONSHINE, OWL, PVT, SAM, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS, random_tables
+from towers import ALT, AST, BIT, BLIP, CHINESE, CLAP, CLIPSEG, FLORENCE, DEFORMABLE, DEFORMABLE_IMAGES, FRAMES, LEVIT, MOBILEVIT, RT_DETR, RT_DETR_IMAGES, DEPTH, DEPTH_ENCODER, DETR, DETR_IMAGES, DONUT, GROUNDING, GROUNDING_IMAGES, GROUNDING_TEXTS, DPT, DPT_ENCODER, LED, MOONSHINE, OWL, PVT, SAM, SEGFORMER, TROCR, VITPOSE, WAVES, YOLOS, random_tables
 from generate import DISTANCES, DISTILLED, FAMILIES, DECODER, GPT, KV, MODERN, SIZES, TEXTS as PUBLISHED, VOCABULARY, class_of_texts, randomize, sizes_of
 
 transformers.logging.set_verbosity_error()
@@ -92,6 +92,10 @@ OTHERS = {
         **{kind: {**RT_DETR, **LABELS, "backbone_config": RT_DETR_IMAGES} for kind in ["rt_detr", "rt_detr_v2"]},
         "deformable_detr": {**DEFORMABLE, **LABELS, "use_timm_backbone": False, "backbone_config": DEFORMABLE_IMAGES},
         **{kind: {**DETR, **LABELS, "use_timm_backbone": False, "backbone_config": DETR_IMAGES} for kind in ["detr", "table-transformer", "conditional_detr"]},
+    },
+    transformers.AutoModelForZeroShotObjectDetection: {
+        kind: {**GROUNDING, "backbone_config": {"model_type": "swin", **GROUNDING_IMAGES}, "text_config": {"model_type": "bert", **GROUNDING_TEXTS}}
+        for kind in ["grounding-dino", "mm-grounding-dino"]
     },
     AutoModelForAudioClassification: {"audio-spectrogram-transformer": {**AST, **LABELS}},
     AutoModelForCTC: {
@@ -382,6 +386,11 @@ def inputs_of(kind, config):
         images, targets = torch.randn(2, 3, size, size), torch.randint(4, VOCABULARY, (2, 6))
         return ({"pixel_values": images, "input_ids": targets},
                 {"pixel_values": images.permute(0, 2, 3, 1).contiguous(), "decoder_input_ids": targets})
+    if kind in ("grounding-dino", "mm-grounding-dino"):
+        images, tokens = torch.randn(2, 3, 16, 16), texts["input_ids"]
+        # The last tokens of phrases.
+        tokens[:, 0], tokens[0, 4], tokens[1, 6], tokens[:, 8] = 101, 1012, 1012, 102
+        return {**texts, "pixel_values": images}, {**texts, "pixel_values": images.permute(0, 2, 3, 1).contiguous()}
     if kind == "layoutlm":
         return {**texts, "bbox": torch.zeros(2, 9, 4, dtype=torch.int64)}, texts
     if kind == "florence2":
@@ -440,6 +449,9 @@ def logits_of(output):
     """The logits of a model, or the features of a model without a head."""
     if "pred_masks" in output:
         return torch.cat([output.pred_masks.flatten(), output.iou_scores.flatten()])
+    if "encoder_last_hidden_state_text" in output:
+        # The class adds places for texts of the largest length.
+        return torch.cat([output.logits[..., :9].flatten(), output.pred_boxes.flatten()])
     if "pred_boxes" in output and "text_embeds" in output:
         return torch.cat([output.logits.flatten(), output.pred_boxes.flatten()])
     return next(output[name] for name in ("logits", "logits_per_image", "logits_per_audio", "last_hidden_state", "predicted_depth", "heatmaps") if name in output)

@@ -59,8 +59,8 @@ pub use encoder_decoder::{
 pub use generate::{GenerateOptions, Generation, TextModel};
 pub use huggingface::{
     Bert, BertOptions, Bit, ChineseClip, Clap, Clip, ClipSeg, ConditionalDetr, Config, ConvNext, CrossEncoder, Deberta,
-    DeformableDetr, DepthEstimator, Detr, Glpn, Levit, LoadOptions, MobileBert, MobileNet, MobileVit, ModernBert, Owl,
-    PoolFormer, Pretrained, Resnet, RtDetr, Sam, SamPrompts, Segformer, SentenceEncoder, Siglip, SoundEncoder,
-    SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
+    DeformableDetr, DepthEstimator, Detr, Glpn, GroundingDino, Levit, LoadOptions, MobileBert, MobileNet, MobileVit,
+    ModernBert, Owl, PoolFormer, Pretrained, Resnet, RtDetr, Sam, SamPrompts, Segformer, SentenceEncoder, Siglip,
+    SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 pub use quantized::Packed;

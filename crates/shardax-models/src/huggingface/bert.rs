@@ -222,6 +222,8 @@ pub struct BertOptions {
     attention_mask: Option<Array>,
     boxes: Option<Array>,
     pub(super) global: Option<Array>,
+    /// The positions of tokens, `[batch, length]`, if they are not counted from the first token.
+    positions: Option<Array>,
 }
 
 impl BertOptions {
@@ -254,6 +256,13 @@ impl BertOptions {
     /// neighbors (Longformer, LED). By default, this is the first token if the model classifies texts, otherwise no token.
     pub fn global_attention(mut self, mask: impl ArrayLike) -> Self {
         self.global = Some(mask.into_array());
+        self
+    }
+
+    /// Sets the tokens that each token sees, `[batch, length, length]`, and the positions of tokens, `[batch, length]`.
+    pub(super) fn segments(mut self, mask: Array, positions: Array) -> Self {
+        self.attention_mask = Some(mask);
+        self.positions = Some(positions);
         self
     }
 
@@ -371,7 +380,10 @@ impl Bert {
             distance_bias(table, &places, &places, (true, MAX_DISTANCE), length)
         });
         // `[batch, heads, queries, keys]`
-        let mask = options.attention_mask.as_ref().map(|mask| mask.expand_dims(1).expand_dims(1));
+        let mask = options.attention_mask.as_ref().map(|mask| match mask.ndim() {
+            3 => mask.expand_dims(1),
+            _ => mask.expand_dims(1).expand_dims(1),
+        });
         for block in self.block_order.iter().filter_map(|index| self.blocks.get(*index)) {
             let options = bias.iter().fold(AttentionOptions::new(), |options, bias| options.bias(bias));
             let options = mask.iter().fold(options, |options, mask| options.mask(mask));
@@ -435,6 +447,9 @@ impl Bert {
 
     /// Returns the position of each token. RoBERTa does not count padding, which gets the last unused position.
     fn positions_of(&self, tokens: &Array, options: &BertOptions) -> Array {
+        if let Some(positions) = &options.positions {
+            return positions.clone();
+        }
         let length = tokens.shape().last().copied().unwrap_or(0) as i32;
         match (&options.attention_mask, self.first_position) {
             (_, 0) => arange(0..length),

@@ -66,14 +66,15 @@ pub struct DeformableDetr {
 
 /// Computes the features of a level, from a stage of the image or from the level before.
 #[derive(Module, Clone, Debug)]
-struct Level {
+pub(super) struct Level {
     conv: Conv,
     norm: GroupNorm,
 }
 
+/// The layers that compute boxes.
 #[derive(Module, Clone, Debug)]
-struct BoxLayers {
-    layers: Vec<Linear>,
+pub(super) struct BoxLayers {
+    pub layers: Vec<Linear>,
 }
 
 /// The first features and places of objects.
@@ -96,8 +97,9 @@ struct Proposals {
     count: usize,
 }
 
+/// A block whose places attend to places near them.
 #[derive(Module, Clone, Debug)]
-struct EncoderBlock {
+pub(super) struct EncoderBlock {
     attention: DeformableAttention,
     norm: LayerNorm,
     mlp: Mlp,
@@ -118,10 +120,10 @@ struct DecoderBlock {
 const NORM_EPSILON: f64 = 1e-5;
 
 /// The groups of features that the norms of levels normalize.
-const GROUPS: usize = 32;
+pub(super) const GROUPS: usize = 32;
 
 /// The factor of distances from the center of a box, in extents of the box.
-const OFFSET_SCALE: f64 = 0.5;
+pub(super) const OFFSET_SCALE: f64 = 0.5;
 
 /// The base of the frequencies of positions of boxes.
 const POSITION_BASE: f64 = 10_000.0;
@@ -162,11 +164,18 @@ impl Pretrained for DeformableDetr {
 
     fn make(config: &DeformableDetrConfig, rngs: &mut Rngs) -> Result<Self> {
         let features = config.d_model;
+        let sizes = DeformableSizes {
+            features,
+            side: config.encoder,
+            levels: [config.num_feature_levels, config.points[0]],
+            activation: config.activation_function,
+            epsilon: NORM_EPSILON,
+        };
         Ok(DeformableDetr {
             image: Resnet::make(&config.encoder_of_images, rngs)?,
-            levels: (0..config.num_feature_levels).map(|level| Level::new(config, level, rngs)).collect(),
+            levels: Level::all(&stage_features(config), [features, config.num_feature_levels], rngs),
             level_positions: small_normal(&[config.num_feature_levels, features], rngs),
-            encoder: (0..config.encoder.layers).map(|_| EncoderBlock::new(config, rngs)).collect(),
+            encoder: (0..config.encoder.layers).map(|_| EncoderBlock::new(&sizes, rngs)).collect(),
             start: Start::new(config, rngs),
             decoder: (0..config.decoder.layers).map(|_| DecoderBlock::new(config, rngs)).collect(),
             classes: (0..config.class_layers()).map(|_| Linear::new(features, config.classes, rngs)).collect(),
@@ -305,42 +314,80 @@ fn head_keys(keys: KeyMap, config: &DeformableDetrConfig) -> KeyMap {
     keys.ignore("class_embed.**").ignore("bbox_embed.**")
 }
 
+/// Returns the features of the stages of the image that are read.
+fn stage_features(config: &DeformableDetrConfig) -> Vec<usize> {
+    let images = &config.encoder_of_images;
+    let features = config.outputs.iter().map(|stage| match stage {
+        0 => images.embedding_size,
+        _ => images.hidden_sizes[stage - 1],
+    });
+    features.collect()
+}
+
 impl Level {
-    fn new(config: &DeformableDetrConfig, level: usize, rngs: &mut Rngs) -> Level {
-        let (features, stages) = (config.d_model, config.outputs.len());
-        let of_stage = |stage: usize| match stage {
-            0 => config.encoder_of_images.embedding_size,
-            _ => config.encoder_of_images.hidden_sizes[stage - 1],
-        };
-        let conv = match config.outputs.get(level) {
-            Some(stage) => Conv::builder(of_stage(*stage), features, [1, 1]),
-            None => {
-                let before = if level == stages { of_stage(config.outputs[stages - 1]) } else { features };
-                Conv::builder(before, features, [3, 3]).strides([2, 2]).padding(vec![(1, 1), (1, 1)])
-            }
-        };
-        Level { conv: conv.build(rngs), norm: GroupNorm::builder(features, GROUPS).epsilon(NORM_EPSILON).build(rngs) }
+    /// Creates `count` levels of this number of features, which read stages with these features. Levels without a stage read the
+    /// level before them, and the first of them reads the last stage.
+    pub fn all(stages: &[usize], [features, count]: [usize; 2], rngs: &mut Rngs) -> Vec<Level> {
+        let layers = (0..count).map(|level| {
+            let conv = match stages.get(level) {
+                Some(before) => Conv::builder(*before, features, [1, 1]),
+                None => {
+                    let before = if level == stages.len() { stages.last() } else { None };
+                    let conv = Conv::builder(before.copied().unwrap_or(features), features, [3, 3]);
+                    conv.strides([2, 2]).padding(vec![(1, 1), (1, 1)])
+                }
+            };
+            let norm = GroupNorm::builder(features, GROUPS).epsilon(NORM_EPSILON);
+            Level { conv: conv.build(rngs), norm: norm.build(rngs) }
+        });
+        layers.collect()
     }
 
-    fn forward(&self, x: &Array) -> Array {
-        self.norm.forward(self.conv.forward(x))
+    /// Computes the features of all levels, `[batch, rows, columns, features]`.
+    pub fn outputs(levels: &[Level], stages: &[Array]) -> Result<Vec<Array>> {
+        let mut outputs: Vec<Array> = Vec::with_capacity(levels.len());
+        for (index, level) in levels.iter().enumerate() {
+            let input = match stages.get(index) {
+                Some(stage) => Some(stage),
+                None if index == stages.len() => stages.last(),
+                None => outputs.last(),
+            };
+            let Some(input) = input else { break };
+            let x = level.norm.forward(level.conv.forward(input));
+            x.check()?;
+            if x.size() == 0 {
+                return Err(value_error("a level of the image has no pixels", "pass larger images"));
+            }
+            outputs.push(x);
+        }
+        Ok(outputs)
     }
 }
 
+/// The sizes of an [`EncoderBlock`].
+pub(super) struct DeformableSizes {
+    pub features: usize,
+    pub side: Side,
+    /// The number of levels, and of places in each level to which a place attends.
+    pub levels: [usize; 2],
+    pub activation: Activation,
+    pub epsilon: f64,
+}
+
 impl EncoderBlock {
-    fn new(config: &DeformableDetrConfig, rngs: &mut Rngs) -> EncoderBlock {
-        let (features, side) = (config.d_model, &config.encoder);
-        let levels = [config.num_feature_levels, config.points[0]];
+    pub fn new(sizes: &DeformableSizes, rngs: &mut Rngs) -> EncoderBlock {
+        let (features, side) = (sizes.features, &sizes.side);
+        let norm = |rngs: &mut Rngs| LayerNorm::builder(features).epsilon(sizes.epsilon).build(rngs);
         EncoderBlock {
-            attention: DeformableAttention::new([features, side.heads], levels, OFFSET_SCALE, rngs),
-            norm: norm(features, rngs),
-            mlp: Mlp::new(features, side.hidden, config.activation_function, false, true, rngs),
-            mlp_norm: norm(features, rngs),
+            attention: DeformableAttention::new([features, side.heads], sizes.levels, OFFSET_SCALE, rngs),
+            norm: norm(rngs),
+            mlp: Mlp::new(features, side.hidden, sizes.activation, false, true, rngs),
+            mlp_norm: norm(rngs),
         }
     }
 
     /// Applies the block to the features of all places, `[batch, places, features]`, which attend to places near them.
-    fn forward(&self, x: Array, positions: &Array, points: &Array, grids: &[[usize; 2]]) -> Array {
+    pub fn forward(&self, x: Array, positions: &Array, points: &Array, grids: &[[usize; 2]]) -> Array {
         let y = self.attention.forward(&(&x + positions), points, &x, grids);
         let x = self.norm.forward(x + y);
         self.mlp_norm.forward(&x + self.mlp.forward(&x))
@@ -436,7 +483,7 @@ pub(super) fn box_positions(boxes: &Array, features: usize) -> Result<Array> {
 }
 
 /// Returns the centers of all places, `[1, places, 2]`: the column and the row, as shares of the image.
-fn centers(grids: &[[usize; 2]]) -> Result<Array> {
+pub(super) fn centers(grids: &[[usize; 2]]) -> Result<Array> {
     let points = grids.iter().flat_map(|&[rows, columns]| {
         let of_size = |index: usize, size: usize| (index as f32 + 0.5) / size as f32;
         (0..rows * columns).flat_map(move |place| [of_size(place % columns, columns), of_size(place / columns, rows)])
@@ -461,11 +508,10 @@ impl DeformableDetr {
     }
 
     fn detect(&self, images: &Array) -> Result<(Array, Array)> {
-        let levels = self.levels_of(images)?;
+        let stages = self.image.outputs(images)?;
+        let stages: Vec<Array> = self.outputs.iter().map(|stage| stages[*stage].clone()).collect();
+        let levels = Level::outputs(&self.levels, &stages)?;
         let grids: Vec<[usize; 2]> = levels.iter().map(|x| [x.shape()[1], x.shape()[2]]).collect();
-        if grids.iter().any(|grid| grid.contains(&0)) {
-            return Err(value_error("DeformableDetr: the images have no pixels", "pass larger images"));
-        }
         let positions = grids.iter().enumerate().map(|(level, grid)| {
             let of_level = self.level_positions.get(level);
             Ok(sines(*grid, of_level.size(), 0.5)?.astype(of_level.dtype()) + of_level)
@@ -487,26 +533,6 @@ impl DeformableDetr {
         // If there is a layer for each block, the last one is for places of the image.
         let classes = self.classes.len().saturating_sub(2);
         Ok((self.classes[classes].forward(x), places))
-    }
-
-    /// Computes the features of all levels, `[batch, rows, columns, features]`.
-    fn levels_of(&self, images: &Array) -> Result<Vec<Array>> {
-        let stages = self.image.outputs(images)?;
-        let last_stage = self.outputs.last().map(|stage| stages[*stage].clone());
-        let mut levels: Vec<Array> = Vec::with_capacity(self.levels.len());
-        for (level, layer) in self.levels.iter().enumerate() {
-            let x = match self.outputs.get(level) {
-                Some(stage) => layer.forward(&stages[*stage]),
-                // The first level without a stage reads the last stage itself.
-                None if level == self.outputs.len() => {
-                    last_stage.iter().map(|x| layer.forward(x)).next().unwrap_or_else(|| images.clone())
-                }
-                None => layer.forward(&levels[level - 1]),
-            };
-            x.check()?;
-            levels.push(x);
-        }
-        Ok(levels)
     }
 
     /// Returns the first points or boxes of objects, and their positions and features, `[batch, objects, 2 * features]`.

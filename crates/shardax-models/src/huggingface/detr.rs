@@ -301,9 +301,14 @@ fn added(norm: &LayerNorm, x: Array, pre_norms: bool, layer: impl FnOnce(&Array)
 
 /// Returns the places of a grid, `[rows * columns, features]`. The first half of the features are sines and cosines of the row, and the
 /// second half of the column, both between 0 and one turn. `first` is the place of the first row and column.
-pub(super) fn sines([rows, columns]: [usize; 2], features: usize, first: f64) -> Result<Array> {
+pub(super) fn sines(grid: [usize; 2], features: usize, first: f64) -> Result<Array> {
+    sines_with_base(grid, features, first, 10_000.0)
+}
+
+/// Returns the places of a grid like [`sines`]. The frequencies are between 1 and 1 divided by `base`.
+pub(super) fn sines_with_base([rows, columns]: [usize; 2], features: usize, first: f64, base: f64) -> Result<Array> {
     let half = features / 2;
-    let speeds: Vec<f64> = (0..half).map(|index| 10_000f64.powf(-((index / 2 * 2) as f64) / half as f64)).collect();
+    let speeds: Vec<f64> = (0..half).map(|index| base.powf(-((index / 2 * 2) as f64) / half as f64)).collect();
     let mut places = Vec::with_capacity(rows * columns * features);
     for place in 0..rows * columns {
         for (index, count) in [(place / columns, rows), (place % columns, columns)] {

@@ -9,7 +9,7 @@ use crate::{BlipAnswerer, BlipMatcher, EncoderDecoder, Florence};
 type NamesOf = fn(&Config) -> Result<KeyMap>;
 
 /// Model types and the class that reads them. A [`Decoder`] reads all others.
-const CLASSES: [(&[&str], NamesOf); 34] = [
+const CLASSES: [(&[&str], NamesOf); 35] = [
     (&bert_files::KNOWN, names_of::<Bert>),
     (&["deberta", "deberta-v2"], names_of::<Deberta>),
     (&["modernbert"], names_of::<ModernBert>),
@@ -37,6 +37,7 @@ const CLASSES: [(&[&str], NamesOf); 34] = [
     (&rt_detr::KNOWN, names_of::<RtDetr>),
     (&["yolos"], names_of::<Yolos>),
     (&owl::KNOWN, names_of::<Owl>),
+    (&grounding_dino::KNOWN, names_of::<GroundingDino>),
     (&["sam"], names_of::<Sam>),
     (&["vitpose"], names_of::<VitPose>),
     (&wav2vec_files::KNOWN, names_of::<SoundEncoder>),

@@ -174,7 +174,11 @@ pub(crate) const DONUT: &str = "donut-swin";
 
 /// Reads the fields of a model or of the encoder in another model, without the check of unknown fields.
 pub(super) fn read_fields(fields: &Fields) -> Result<SwinConfig> {
-    let kind = known_type(fields, &KNOWN)?;
+    read_fields_of(fields, known_type(fields, &KNOWN)?)
+}
+
+/// Reads the fields of a model of this type.
+pub(super) fn read_fields_of(fields: &Fields, kind: &str) -> Result<SwinConfig> {
     let (stages, num_heads) = StagedConfig::read(fields, "num_heads")?;
     let read = SwinConfig {
         image_size: if kind == DONUT { donut_size(fields)? } else { fields.size("image_size")? },
@@ -542,19 +546,34 @@ impl Swin {
     /// Computes features from the results of [`projected`](Self::projected).
     #[track_caller]
     pub(super) fn encode_patches(&self, x: Array) -> Result<Array> {
+        let mut outputs = self.outputs_of_patches(x)?;
+        let x =
+            outputs.pop().ok_or_else(|| value_error("Swin: the model has no stages", "create it by `Swin::make`"))?;
+        Ok(self.norm.iter().fold(x, |x, norm| norm.forward(x)))
+    }
+
+    /// Computes the features of patches and of all stages, which are not normalized, before patches are joined for the next stage.
+    pub(super) fn outputs(&self, images: &Array) -> Result<Vec<Array>> {
+        check_channels("Swin", images, &self.patches)?;
+        self.outputs_of_patches(self.projected(images))
+    }
+
+    fn outputs_of_patches(&self, x: Array) -> Result<Vec<Array>> {
         x.check()?;
         let x = self.patch_norm.forward(x);
         let mut x = match &self.positions {
             Some(table) => self.add_positions(x, table)?,
             None => x,
         };
+        let mut outputs = vec![x.clone()];
         for stage in &self.stages {
             for block in &stage.blocks {
                 x = block.forward(x)?;
             }
+            outputs.push(x.clone());
             x = stage.merge.iter().fold(x, |x, merge| merge.forward(x));
         }
-        Ok(self.norm.iter().fold(x, |x, norm| norm.forward(x)))
+        Ok(outputs)
     }
 
     fn add_positions(&self, x: Array, table: &Array) -> Result<Array> {

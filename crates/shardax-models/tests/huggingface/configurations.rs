@@ -15,7 +15,9 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 137] = [
+const OTHERS: [&str; 139] = [
+    "grounding-dino",
+    "mm-grounding-dino",
     "bit",
     "prompt_depth_anything",
     "clipseg",

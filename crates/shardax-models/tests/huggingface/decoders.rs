@@ -2,7 +2,7 @@
 
 use shardax_models::{
     BlipAnswerer, BlipMatcher, ChineseClip, Clap, Clip, ClipSeg, Config, Decoder, DecoderConfig, EncoderDecoder,
-    Florence, GenerateOptions, LoadOptions, Owl, Pretrained, Sam, Siglip,
+    Florence, GenerateOptions, GroundingDino, LoadOptions, Owl, Pretrained, Sam, Siglip,
 };
 use shardax_nn::prelude::*;
 
@@ -177,6 +177,7 @@ fn texts() -> Vec<String> {
                 || Siglip::read(&config).is_ok()
                 || Sam::read(&config).is_ok()
                 || Owl::read(&config).is_ok()
+                || GroundingDino::read(&config).is_ok()
                 || EncoderDecoder::read(&config).is_ok()
                 || Florence::read(&config).is_ok()
                 || ClipSeg::read(&config).is_ok()

@@ -5,13 +5,13 @@ use std::path::Path;
 use shardax_models::huggingface::{SegformerHead, SwinVersion};
 use shardax_models::{
     BertOptions, Bit, ChineseClip, Clip, ConditionalDetr, Config, ConvNext, DeformableDetr, DepthEstimator, Detr, Glpn,
-    Levit, LoadOptions, MobileNet, MobileVit, Owl, PoolFormer, Pretrained, Resnet, Sam, Segformer, Siglip, Swin, Vit,
-    VitPose, Yolos,
+    GroundingDino, Levit, LoadOptions, MobileNet, MobileVit, Owl, PoolFormer, Pretrained, Resnet, Sam, Segformer,
+    Siglip, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
-use super::objects::{DEFORMABLE, DETRS, OWLS, YOLOS};
+use super::objects::{DEFORMABLE, DETRS, GROUNDINGS, OWLS, YOLOS};
 use super::quick::one_of;
 use super::saved::save_again;
 use super::{alike, alike_within, case, folder, setup};
@@ -466,6 +466,7 @@ pub(super) fn save_all(to: &Path, every: usize) -> Result<()> {
     save::<Detr>(&DETRS, to, every)?;
     save::<ConditionalDetr>(&["conditional_detr"], to, every)?;
     save::<DeformableDetr>(&DEFORMABLE, to, every)?;
+    save::<GroundingDino>(&GROUNDINGS, to, every)?;
     save::<Sam>(&["sam"], to, every)?;
     save::<Owl>(&OWLS, to, every)?;
     save::<VitPose>(&["vitpose"], to, every)?;

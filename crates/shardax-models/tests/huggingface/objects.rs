@@ -2,8 +2,8 @@
 
 use shardax_models::huggingface::Weights;
 use shardax_models::{
-    ClipSeg, ConditionalDetr, Config, DeformableDetr, Detr, LoadOptions, Owl, Pretrained, RtDetr, Sam, SamPrompts,
-    VitPose, Yolos,
+    BertOptions, ClipSeg, ConditionalDetr, Config, DeformableDetr, Detr, GroundingDino, LoadOptions, Owl, Pretrained,
+    RtDetr, Sam, SamPrompts, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
 
@@ -360,6 +360,65 @@ fn compare_logits(name: &str, logits: &Array, expected: &Array) -> Result<()> {
     let is_text = expected.greater(f32::MIN);
     assert!(logits.greater(f32::MIN).equal(&is_text).all(..).item::<bool>()?, "{name}");
     alike(name, &where_(&is_text, logits, 0.0f32), &where_(&is_text, expected, 0.0f32))
+}
+
+/// Models that detect the objects that a text describes.
+pub(super) const GROUNDINGS: [&str; 3] = ["mm_grounding_dino", "grounding_dino_boxes", "grounding_dino"];
+
+#[test]
+fn objects_of_grounding_dino_equal_transformers() -> Result<()> {
+    setup();
+    let forward = jit(|model: GroundingDino, tokens: Array, mask: Array, images: Array| {
+        model.forward(tokens, images, &BertOptions::new().attention_mask(mask))
+    });
+    for name in GROUNDINGS.into_iter().step_by(one_of(3)) {
+        let (case, model) = (case(name)?, GroundingDino::from_pretrained(folder(name))?);
+        let (tokens, mask) = (case("input_ids")?, case("attention_mask")?);
+        for number in (0..2).rev().step_by(one_of(2)) {
+            let images = case(&format!("pixel_values_{number}"))?;
+            let (logits, boxes) = forward.call((&model, &tokens, &mask, images))?;
+            compare_logits(name, &logits, &case(&format!("logits_{number}"))?)?;
+            alike(name, &boxes, &case(&format!("boxes_{number}"))?)?;
+        }
+        save_again::<GroundingDino>(name, &Folder::new().join(name))?;
+    }
+    let model = GroundingDino::from_pretrained(folder("grounding_dino"))?;
+    let (one, options) = (zeros_dtype([1, 4], DType::I32), BertOptions::new());
+    fails(model.forward(&one, zeros([2, 16, 16, 3]), &options).0.check(), &["1 texts for images of the shape"]);
+    fails(
+        model.forward(&one, zeros([1, 3, 16, 16]), &options).1.check(),
+        &["[1, 3, 16, 16]", "[batch, rows, columns, 3]"],
+    );
+    fails(model.forward(&one, zeros([1, 2, 2, 3]), &options).0.check(), &["less than a window of 3 by 3"]);
+    let long = zeros_dtype([1, 11], DType::I32);
+    fails(model.forward(long, zeros([1, 16, 16, 3]), &options).0.check(), &["texts of 11 tokens", "1 to 10"]);
+    let read = |kind: &str, fields: &str| {
+        let text = format!(r#"{{"model_type": "{kind}"{fields}}}"#);
+        GroundingDino::read(&Config::from_json(&text)?).map(|(read, _)| read)
+    };
+    // The defaults of the classes are the sizes of published models.
+    let base = read("grounding-dino", "")?;
+    assert_eq!((base.outputs, base.num_queries, base.class_biases), (vec![2, 3, 4], 900, 0));
+    assert_eq!(read("mm-grounding-dino", r#", "decoder_cls_embed_share": false"#)?.class_biases, 6);
+    for (fields, words) in [
+        (r#", "two_stage": false"#, "field `two_stage` is false"),
+        (r#", "tie_word_embeddings": false"#, "field `tie_word_embeddings` is false"),
+        (r#", "position_embedding_type": "learned""#, "`position_embedding_type` \"learned\""),
+        (r#", "query_dim": 2"#, "field `query_dim` must be 4, got 2"),
+        (r#", "d_model": 40"#, "`d_model` is 40, but norms need a multiple of 32"),
+        (r#", "num_feature_levels": 2"#, "`num_feature_levels` is 2, but must be 3"),
+        (
+            r#", "encoder_ffn_dim": 4"#,
+            "half of encoder_attention_heads (4) does not divide half of encoder_ffn_dim (2)",
+        ),
+        (r#", "backbone_config": {"model_type": "resnet"}"#, "should be \"swin\""),
+        (r#", "backbone": "resnet50""#, "`backbone` is set"),
+        (r#", "text_config": {"model_type": "roberta"}"#, "should be \"bert\""),
+        (r#", "architectures": ["GroundingDinoModel"]"#, "\"GroundingDinoModel\""),
+    ] {
+        fails(read("grounding-dino", fields), &[words]);
+    }
+    Ok(())
 }
 
 /// Models that detect objects with deformable attention.

@@ -12,8 +12,10 @@ use super::encoders::{ENCODERS, MOBILE, MODERN};
 use super::{blip, encoder_decoder, folder, images, quick, setup, sound};
 
 /// The ends of the names of arrays that are not saved: tables of sines, of distances, of decay and of places, which the models compute, counts of batches, which norms
-/// with constant means do not have, and poolers, which no result depends on.
-const NOT_SAVED: [&str; 17] = [
+/// with constant means do not have, and poolers and norms, which no result depends on.
+const NOT_SAVED: [&str; 19] = [
+    "model.swin.layernorm.weight",
+    "model.swin.layernorm.bias",
     "roformer.encoder.embed_positions.weight",
     "num_batches_tracked",
     "layoutlm.pooler.dense.weight",

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use shardax_models::huggingface::Weights;
 use shardax_models::{
     Adapter, Bert, BertOptions, Bit, ChineseClip, Clap, Clip, ClipSeg, ConditionalDetr, Config, ConvNext, Deberta,
-    Decoder, DeformableDetr, DepthEstimator, Detr, EncoderDecoder, Florence, Glpn, Levit, MobileBert, MobileNet,
-    MobileVit, ModernBert, Owl, PoolFormer, Pretrained, Resnet, RtDetr, Sam, SamPrompts, Segformer, Siglip,
+    Decoder, DeformableDetr, DepthEstimator, Detr, EncoderDecoder, Florence, Glpn, GroundingDino, Levit, MobileBert,
+    MobileNet, MobileVit, ModernBert, Owl, PoolFormer, Pretrained, Resnet, RtDetr, Sam, SamPrompts, Segformer, Siglip,
     SoundEncoder, SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
@@ -181,6 +181,13 @@ fn logits_of_images(folder: &Path, kind: &str, case: &Weights) -> Result<Array> 
         "conditional_detr" => {
             let model = ConditionalDetr::from_pretrained(folder)?;
             jit(|model: ConditionalDetr, images: Array| model.forward(images).0).call((&model, images))
+        }
+        "grounding-dino" | "mm-grounding-dino" => {
+            let (model, tokens) = (GroundingDino::from_pretrained(folder)?, case.get("input_ids")?);
+            let forward =
+                jit(|model: GroundingDino, tokens: Array, x: Array| model.forward(tokens, x, &BertOptions::new()));
+            let (logits, boxes) = forward.call((&model, tokens, images))?;
+            Ok(concatenate(&[logits.reshape([-1]), boxes.reshape([-1])], 0))
         }
         "deformable_detr" => {
             let model = DeformableDetr::from_pretrained(folder)?;
