@@ -177,7 +177,11 @@ impl BlipAnswerer {
         start: &[i32],
         options: &GenerateOptions,
     ) -> Result<Vec<Vec<i32>>> {
-        self.text.generate(self.encode(images, questions, &BertOptions::new()), start, options)
+        let encode = jit(|model: BlipAnswerer, images: Array, questions: Array| {
+            model.encode(images, questions, &BertOptions::new())
+        });
+        let encoded = encode.call((self, images.into_array(), questions.into_array()))?;
+        self.text.generate(encoded, start, options)
     }
 }
 

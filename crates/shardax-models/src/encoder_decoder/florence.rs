@@ -175,11 +175,11 @@ impl Florence {
         self.projection_norm.forward(self.projection.forward(x))
     }
 
-    /// Embeds tokens, `[batch, length]`, and replaces image tokens by the features of the images, in their order.
+    /// Embeds tokens, `[batch, length]`, and replaces image tokens by these features of images, in their order.
     #[track_caller]
-    fn embedded(&self, images: impl ArrayLike, tokens: impl ArrayLike) -> Array {
+    fn embedded(&self, features: Array, tokens: impl ArrayLike) -> Array {
         let _ranks = allow_any_ranks();
-        let (features, tokens) = (self.image_features(images), tokens.into_array());
+        let tokens = tokens.into_array();
         if let Err(error) = features.check().and_then(|()| self.check_image_tokens(&tokens, features.shape()[1])) {
             return Array::from_error(error, &tokens);
         }
@@ -227,7 +227,7 @@ impl Florence {
         targets: impl ArrayLike,
         options: &BertOptions,
     ) -> Array {
-        self.text.forward(self.embedded(images, tokens), targets, options)
+        self.text.forward(self.embedded(self.image_features(images), tokens), targets, options)
     }
 
     /// Generates a text for each image and its prompt. All texts start with the tokens `start`, usually
@@ -244,6 +244,9 @@ impl Florence {
         start: &[i32],
         options: &GenerateOptions,
     ) -> Result<Vec<Vec<i32>>> {
-        self.text.generate(self.embedded(images, tokens), start, options)
+        // The tokens are embedded outside of `jit`, where their values are known and checked.
+        let features = jit(|model: Florence, images: Array| model.image_features(images));
+        let features = features.call((self, images.into_array()))?;
+        self.text.generate(self.embedded(features, tokens), start, options)
     }
 }

@@ -10,7 +10,7 @@ use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
 use super::saved::save_again;
-use super::{alike, case, folder, quick, rows, setup};
+use super::{alike, case, compiled, fails_in_trace, folder, quick, rows, setup};
 
 /// Returns the inputs of a case in the layout of the model, and the options with the mask of tokens.
 fn inputs(case: &impl Fn(&str) -> Result<Array>) -> Result<(Array, BertOptions)> {
@@ -94,11 +94,12 @@ fn led_has_the_logits_of_transformers() -> Result<()> {
     let (inputs, targets, mask) = (case("input_ids")?, case("decoder_input_ids")?, case("attention_mask")?);
     let near = BertOptions::new().attention_mask(mask);
     let everywhere = near.clone().global_attention(case("global_attention_mask")?);
-    alike("led", &model.forward(&inputs, &targets, &everywhere), &case("logits")?)?;
-    alike("led", &model.forward(&inputs, &targets, &near), &case("logits_near")?)?;
+    for (options, logits) in [(&everywhere, "logits"), (&near, "logits_near")] {
+        alike(logits, &compiled(&model, |model| model.forward(&inputs, &targets, options))?, &case(logits)?)?;
+    }
     save_again::<EncoderDecoder>("led", &Folder::new().join("led"))?;
     let bart = EncoderDecoder::from_pretrained(folder("bart"))?;
-    fails(bart.encode(&inputs, &everywhere).check(), &["all tokens of the model see all tokens"]);
+    fails_in_trace(|| bart.encode(&inputs, &everywhere), &["all tokens of the model see all tokens"]);
     let config = |window: &str| {
         let text = format!(r#"{{"model_type": "led", "encoder_layers": 2, "attention_window": {window}}}"#);
         EncoderDecoder::read(&Config::from_json(&text)?).map(|(config, _)| config)
@@ -159,9 +160,9 @@ fn texts_of_samples_equal_transformers() -> Result<()> {
 fn moonshine_rejects_other_sizes() -> Result<()> {
     setup();
     let model = EncoderDecoder::from_pretrained(folder("moonshine"))?;
-    fails(model.encode(zeros([1, 894]), &BertOptions::new()).check(), &["at least 895 samples", "[1, 894]"]);
+    fails_in_trace(|| model.encode(zeros([1, 894]), &BertOptions::new()), &["at least 895 samples", "[1, 894]"]);
     assert_eq!(model.encode(zeros([1, 895]), &BertOptions::new()).shape(), [1, 1, 24]);
-    fails(model.encode(zeros([1, 9, 9]), &BertOptions::new()).check(), &["[batch, samples]", "[1, 9, 9]"]);
+    fails_in_trace(|| model.encode(zeros([1, 9, 9]), &BertOptions::new()), &["[batch, samples]", "[1, 9, 9]"]);
     let read = |fields: &str| {
         let text = format!(r#"{{"model_type": "moonshine"{fields}}}"#);
         EncoderDecoder::read(&Config::from_json(&text)?).map(|(read, _)| read)
@@ -264,10 +265,10 @@ fn sound_features_equal_transformers() -> Result<()> {
     }
     let model = EncoderDecoder::from_pretrained(folder("whisper"))?;
     assert_eq!(model.sound_features(zeros([2, 1000])).shape(), [2, 20, 8]);
-    fails(model.sound_features(zeros([1, 3201])).check(), &["[1, 3201]", "3200 samples"]);
+    fails_in_trace(|| model.sound_features(zeros([1, 3201])), &["[1, 3201]", "3200 samples"]);
     fails(log_mel(zeros([200]), 80).check(), &["80 bands from 200 samples"]);
     let t5 = EncoderDecoder::from_pretrained(folder("t5"))?;
-    fails(t5.sound_features(zeros([1, 10])).check(), &["the model reads texts"]);
+    fails_in_trace(|| t5.sound_features(zeros([1, 10])), &["the model reads texts"]);
     Ok(())
 }
 
@@ -331,7 +332,7 @@ fn configurations_of_encoder_decoders_load_or_say_why() -> Result<()> {
         model.encode(zeros([2, 8]), &BertOptions::new()).check(),
         &["[2, 8] are not [batch, rows, columns, channels]"],
     );
-    fails(model.sound_features(zeros([1, 10])).check(), &["the model reads images"]);
+    fails_in_trace(|| model.sound_features(zeros([1, 10])), &["the model reads images"]);
     // Fields and types that would change the results.
     fails(read(r#"{"model_type": "whisper", "scale_embedding": true}"#), &["field `scale_embedding` is true"]);
     fails(read(r#"{"model_type": "t5", "feed_forward_proj": "gated-nonsense"}"#), &["\"nonsense\" is not supported"]);
@@ -391,11 +392,10 @@ fn florence_writes_the_texts_of_transformers() -> Result<()> {
     assert_eq!(written, rows(&case("generated")?)?);
     save_again::<Florence>("florence2", &Folder::new().join("florence2"))?;
 
-    let tokens = array([[30, 30, 5]]);
-    let failed = model.forward(images.get(..1), tokens, array([[3]]), &BertOptions::new());
-    fails(failed.check(), &["a text has 2 image tokens (30), but an image 10 features"]);
-    fails(model.image_features(zeros([1, 3, 24, 20])).check(), &["[1, 3, 24, 20]", "[batch, rows, columns, 3]"]);
-    fails(model.image_features(zeros([1, 24, 80, 3])).check(), &["3 by 10 features, but only 8 have positions"]);
+    let written = model.generate(&images, array([[30, 30, 5]; 2]), &[2], &GenerateOptions::new(1));
+    fails(written, &["a text has 2 image tokens (30), but an image 10 features"]);
+    fails_in_trace(|| model.image_features(zeros([1, 3, 24, 20])), &["[1, 3, 24, 20]", "[batch, rows, columns, 3]"]);
+    fails_in_trace(|| model.image_features(zeros([1, 24, 80, 3])), &["3 by 10 features, but only 8 have positions"]);
     let read = |text: &str| Florence::read(&Config::from_json(text)?).map(|(read, _)| read);
     // The defaults of the classes are the largest published model, except for the vocabulary.
     let large = read(r#"{"model_type": "florence2", "text_config": {"vocab_size": 51328}}"#)?;

@@ -14,7 +14,7 @@ use super::common::{Folder, fails};
 use super::objects::{DEFORMABLE, DETRS, GROUNDINGS, OWLS, YOLOS};
 use super::quick::one_of;
 use super::saved::save_again;
-use super::{alike, alike_within, case, folder, setup};
+use super::{alike, alike_within, case, compiled, fails_in_trace, folder, setup};
 
 /// Divides vectors along the last dimension by their lengths.
 fn with_unit_length(x: Array) -> Array {
@@ -59,8 +59,8 @@ fn clip_has_the_logits_of_transformers() -> Result<()> {
         alike(name, &images, &case("image_embeds")?)?;
     }
     let model = Clip::from_pretrained(folder("clip"))?;
-    fails(model.text_features(zeros_dtype([1, 13], DType::I32)).check(), &["texts of 13 tokens", "12 positions"]);
-    fails(model.image_features(zeros([1, 12, 12, 3])).check(), &["[3, 3] patches", "2 by 2", "resize"]);
+    fails_in_trace(|| model.text_features(zeros_dtype([1, 13], DType::I32)), &["texts of 13 tokens", "12 positions"]);
+    fails_in_trace(|| model.image_features(zeros([1, 12, 12, 3])), &["[3, 3] patches", "2 by 2", "resize"]);
     Ok(())
 }
 
@@ -77,8 +77,8 @@ fn siglip_has_the_logits_of_transformers() -> Result<()> {
     alike("siglip", &logits, &case("logits_per_image")?)?;
     alike("siglip", &texts, &case("text_embeds")?)?;
     alike("siglip", &images, &case("image_embeds")?)?;
-    fails(model.text_features(zeros_dtype([1, 13], DType::I32)).check(), &["texts of 13 tokens", "12 positions"]);
-    fails(model.image_features(zeros([1, 12, 12, 3])).check(), &["[3, 3] patches", "2 by 2", "resize"]);
+    fails_in_trace(|| model.text_features(zeros_dtype([1, 13], DType::I32)), &["texts of 13 tokens", "12 positions"]);
+    fails_in_trace(|| model.image_features(zeros([1, 12, 12, 3])), &["[3, 3] patches", "2 by 2", "resize"]);
     let (case, naflex) = (self::case("siglip2")?, Siglip::from_pretrained(folder("siglip2"))?);
     for suffix in ["", "_1", "_2"].into_iter().skip(one_of(2) - 1).step_by(one_of(3)) {
         let images = case(&format!("pixel_values{suffix}"))?;
@@ -87,7 +87,7 @@ fn siglip_has_the_logits_of_transformers() -> Result<()> {
         alike("siglip2", &texts, &case("text_embeds")?)?;
         alike("siglip2", &images, &case(&format!("image_embeds{suffix}"))?)?;
     }
-    fails(naflex.image_features(zeros([1, 12, 14, 3])).check(), &["images of 12 by 14 pixels", "4 by 4"]);
+    fails_in_trace(|| naflex.image_features(zeros([1, 12, 14, 3])), &["images of 12 by 14 pixels", "4 by 4"]);
     let vision = r#"{"model_type": "siglip2", "vision_config": {"num_patches": 200}}"#;
     fails(Siglip::read(&Config::from_json(vision)?), &["`num_patches` is 200"]);
     Ok(())
@@ -107,7 +107,7 @@ fn dino_has_the_results_of_transformers_for_images_of_any_size() -> Result<()> {
     }
     for name in ["vit", "beit"] {
         let vit = Vit::from_pretrained(folder(name))?;
-        fails(vit.forward(zeros([1, 12, 12, 3])).check(), &["[3, 3] patches", "2 by 2"]);
+        fails_in_trace(|| vit.forward(zeros([1, 12, 12, 3])), &["[3, 3] patches", "2 by 2"]);
     }
     Ok(())
 }
@@ -167,7 +167,7 @@ fn models_of_stages_have_the_results_of_transformers() -> Result<()> {
         &["`key_dim` has a number that is more than the features of a stage"],
     );
     let levit = Levit::from_pretrained(folder("levit"))?;
-    fails(levit.forward(zeros([1, 32, 64, 3])).check(), &["2 by 4 patches", "4 by 4"]);
+    fails_in_trace(|| levit.forward(zeros([1, 32, 64, 3])), &["2 by 4 patches", "4 by 4"]);
     for name in ["bit", "bit_model"].into_iter().skip(one_of(2) - 1) {
         compare_stages(name, |model: Bit, images| model.forward(images))?;
     }
@@ -205,11 +205,11 @@ fn models_of_stages_have_the_results_of_transformers() -> Result<()> {
         compare_stages(name, |model: MobileNet, images| model.forward(images))?;
     }
     let (swin, resnet) = (Swin::from_pretrained(folder("swin_model"))?, Resnet::from_pretrained(folder("resnet"))?);
-    fails(swin.forward(zeros([1, 32, 32, 3])).check(), &["[16, 16] patches", "8 by 8"]);
-    fails(resnet.forward(zeros([1, 3, 32, 32])).check(), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
+    fails_in_trace(|| swin.forward(zeros([1, 32, 32, 3])), &["[16, 16] patches", "8 by 8"]);
+    fails_in_trace(|| resnet.forward(zeros([1, 3, 32, 32])), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
     let swin = Swin::from_pretrained(folder("swin"))?;
     let pool = PoolFormer::from_pretrained(folder("poolformer"))?;
-    fails(pool.forward(zeros([1, 1, 9, 3])).check(), &["the images are too small"]);
+    fails_in_trace(|| pool.forward(zeros([1, 1, 9, 3])), &["the images are too small"]);
     let read = |fields: &str| {
         let text = format!(r#"{{"model_type": "poolformer"{fields}}}"#);
         PoolFormer::read(&Config::from_json(&text)?).map(|(read, _)| read)
@@ -221,7 +221,7 @@ fn models_of_stages_have_the_results_of_transformers() -> Result<()> {
     fails(read(r#", "padding": [1.5, 0, 0, 0]"#), &["field `padding` has 1.5"]);
     fails(read(r#", "mlp_ratio": 0.001"#), &["`mlp_ratio` is 0.001, with which 64 features have no MLP"]);
     fails(read(r#", "num_encoder_blocks": 3"#), &["field `num_encoder_blocks` must be 4, got 3"]);
-    fails(swin.forward(zeros([1, 8, 4, 3])).check(), &["4 by 2 patches", "a window of 3 by 3"]);
+    fails_in_trace(|| swin.forward(zeros([1, 8, 4, 3])), &["4 by 2 patches", "a window of 3 by 3"]);
     Ok(())
 }
 
@@ -232,8 +232,8 @@ fn depths_of_glpn_equal_transformers() -> Result<()> {
         compare_stages(name, |model: Glpn, images| model.forward(images))?;
     }
     let model = Glpn::from_pretrained(folder("glpn"))?;
-    fails(model.forward(zeros([1, 3, 32, 32])).check(), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
-    fails(model.forward(zeros([1, 36, 32, 3])).check(), &["[1, 9, 8, 6]", "[1, 10, 8, 6]", "multiples of 32"]);
+    fails_in_trace(|| model.forward(zeros([1, 3, 32, 32])), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
+    fails_in_trace(|| model.forward(zeros([1, 36, 32, 3])), &["[1, 9, 8, 6]", "[1, 10, 8, 6]", "multiples of 32"]);
     let read = |fields: &str| {
         let text = format!(r#"{{"model_type": "glpn"{fields}}}"#);
         Glpn::read(&Config::from_json(&text)?).map(|(read, _)| read)
@@ -268,8 +268,8 @@ fn depths_equal_transformers() -> Result<()> {
         compare_stages(name, |model: DepthEstimator, images| model.forward(images))?;
     }
     let model = DepthEstimator::from_pretrained(folder("depth_anything"))?;
-    fails(model.forward(zeros([1, 16, 18, 3])).check(), &["images of 16 by 18 pixels", "4 by 4"]);
-    fails(model.forward(zeros([16, 16, 3])).check(), &["[16, 16, 3]"]);
+    fails_in_trace(|| model.forward(zeros([1, 16, 18, 3])), &["images of 16 by 18 pixels", "4 by 4"]);
+    fails_in_trace(|| model.forward(zeros([16, 16, 3])), &["[16, 16, 3]"]);
     let read = |fields: &str, about: &str| {
         let about = format!(
             r#"{{"model_type": "dinov2", "image_size": 518, "patch_size": 14, "hidden_size": 384, "num_attention_heads": 6,
@@ -306,9 +306,9 @@ fn depths_equal_transformers() -> Result<()> {
         fails(read(fields, about), &[words]);
     }
     let model = DepthEstimator::from_pretrained(folder("dpt"))?;
-    fails(model.forward(zeros([1, 16, 12, 3])).check(), &["images of 4 by 3 patches are not squares"]);
-    let known = model.forward_with_depths(zeros([1, 16, 16, 3]), zeros([1, 4, 4]));
-    fails(known.check(), &["the model does not read depths", "`prompt_depth_anything`"]);
+    fails_in_trace(|| model.forward(zeros([1, 16, 12, 3])), &["images of 4 by 3 patches are not squares"]);
+    let known = || model.forward_with_depths(zeros([1, 16, 16, 3]), zeros([1, 4, 4]));
+    fails_in_trace(known, &["the model does not read depths", "`prompt_depth_anything`"]);
     let dpt = |text: &str| DepthEstimator::read(&Config::from_json(text)?).map(|(read, _)| read);
     // The fields of a published model.
     let large = dpt(
@@ -343,8 +343,8 @@ fn depths_after_convolutions_equal_transformers() -> Result<()> {
     setup();
     compare_stages("dpt_hybrid", |model: DepthEstimator, images| model.forward(images))?;
     let model = DepthEstimator::from_pretrained(folder("dpt_hybrid"))?;
-    fails(model.forward(zeros([1, 3, 32, 32])).check(), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
-    fails(model.forward(zeros([1, 32, 16, 3])).check(), &["images of 2 by 1 patches are not squares"]);
+    fails_in_trace(|| model.forward(zeros([1, 3, 32, 32])), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
+    fails_in_trace(|| model.forward(zeros([1, 32, 16, 3])), &["images of 2 by 1 patches are not squares"]);
     let dpt = |fields: &str, about: &str| {
         let about = format!(
             r#"{{"depths": [3, 4, 9], "embedding_dynamic_padding": true, "global_padding": "same", "layer_type": "bottleneck",
@@ -386,7 +386,7 @@ fn depths_with_known_depths_equal_transformers() -> Result<()> {
     let (plain, prompted) = forward.call((&model, &images, case("depths_1")?))?;
     alike(name, &plain, &case("logits_1")?)?;
     alike(name, &prompted, &case("logits_depths_1")?)?;
-    fails(model.forward_with_depths(&images, zeros([1, 4, 4])).check(), &["[1, 4, 4]", "[2, 20, 12, 3]"]);
+    fails_in_trace(|| model.forward_with_depths(&images, zeros([1, 4, 4])), &["[1, 4, 4]", "[2, 20, 12, 3]"]);
     save_again::<DepthEstimator>(name, &Folder::new().join(name))
 }
 
@@ -395,7 +395,8 @@ fn altclip_has_the_logits_of_transformers() -> Result<()> {
     setup();
     let (case, model) = (case("altclip")?, ChineseClip::from_pretrained(folder("altclip"))?);
     let options = BertOptions::new().attention_mask(case("attention_mask")?);
-    let logits = model.forward(case("input_ids")?, case("pixel_values")?, &options);
+    let (tokens, images) = (case("input_ids")?, case("pixel_values")?);
+    let logits = compiled(&model, |model| model.forward(&tokens, &images, &options))?;
     alike("altclip", &logits, &case("logits_per_image")?)?;
     save_again::<ChineseClip>("altclip", &Folder::new().join("altclip"))?;
     let read = |fields: &str| {
@@ -415,8 +416,9 @@ fn chinese_clip_has_the_logits_of_transformers() -> Result<()> {
     let (case, model) = (case("chinese_clip")?, ChineseClip::from_pretrained(folder("chinese_clip"))?);
     let (tokens, images) = (case("input_ids")?, case("pixel_values")?);
     let options = BertOptions::new().attention_mask(case("attention_mask")?);
-    alike("chinese_clip", &model.forward(&tokens, images, &options), &case("logits_per_image")?)?;
-    fails(model.text_features(zeros_dtype([1, 13], DType::I32), &options).check(), &["13 tokens", "12 positions"]);
+    let logits = compiled(&model, |model| model.forward(&tokens, &images, &options))?;
+    alike("chinese_clip", &logits, &case("logits_per_image")?)?;
+    fails_in_trace(|| model.text_features(zeros_dtype([1, 13], DType::I32), &options), &["13 tokens", "12 positions"]);
     save_again::<ChineseClip>("chinese_clip", &Folder::new().join("chinese_clip"))?;
     // The fields of a published model.
     let text = r#"{"architectures": ["ChineseCLIPModel"], "initializer_factor": 1.0, "logit_scale_init_value": 2.6592,
@@ -595,7 +597,7 @@ fn configurations_of_images_load_or_say_why() -> Result<()> {
         &["`sequence_reduction_ratios` must end with 1"],
     );
     let pvt = Segformer::from_pretrained(folder("pvt"))?;
-    fails(pvt.forward(zeros([1, 32, 36, 3])).check(), &["8 by 9 patches", "64 positions"]);
+    fails_in_trace(|| pvt.forward(zeros([1, 32, 36, 3])), &["8 by 9 patches", "64 positions"]);
     fails(segformer(r#"{"model_type": "segformer", "strides": [4, 2]}"#), &["`strides` must have 4 entries, got 2"]);
     let swin = |text: &str| Swin::read(&Config::from_json(text)?).map(|(swin, _)| swin);
     assert_eq!(swin(r#"{"model_type": "swin", "path_norm": true, "num_layers": 4}"#)?.stages.depths, [2, 2, 6, 2]);

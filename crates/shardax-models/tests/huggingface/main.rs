@@ -74,6 +74,19 @@ fn alike_within(name: &str, got: &Array, want: &Array, tolerance: f64) -> Result
     Ok(())
 }
 
+/// Returns the results of a function of a model, computed by one program. Outside of `jit`, each operation is compiled for
+/// itself, which takes several times as long.
+fn compiled<M: Tree, R: Tree>(model: &M, f: impl Fn(&M) -> R) -> Result<R> {
+    jit(|model: M| f(&model)).call(model)
+}
+
+/// Asserts that a function fails while it is traced, with an error that contains each of these texts. Outside of `jit`, the
+/// operations before the one that fails would be compiled.
+#[track_caller]
+fn fails_in_trace(f: impl Fn() -> Array, words: &[&str]) {
+    common::fails(eval_shape(|()| f(), ()), words);
+}
+
 fn rows(x: &Array) -> Result<Vec<Vec<i32>>> {
     let (all, width) = (x.to_vec::<i32>()?, x.shape()[1]);
     Ok(all.chunks(width).map(<[i32]>::to_vec).collect())

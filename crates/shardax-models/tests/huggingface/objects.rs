@@ -10,7 +10,7 @@ use shardax_nn::prelude::*;
 use super::common::{Folder, fails};
 use super::quick::one_of;
 use super::saved::save_again;
-use super::{alike, case, folder, setup};
+use super::{alike, case, compiled, fails_in_trace, folder, setup};
 
 #[test]
 fn detected_objects_equal_transformers() -> Result<()> {
@@ -32,9 +32,9 @@ fn detected_objects_equal_transformers() -> Result<()> {
         }
     }
     let (yolos, features) = (Yolos::from_pretrained(folder("yolos"))?, Yolos::from_pretrained(folder("yolos_model"))?);
-    fails(yolos.encode(zeros([1, 3, 8, 12])).check(), &["[1, 3, 8, 12]", "[batch, rows, columns, 3]"]);
-    fails(yolos.forward(zeros([1, 3, 8, 3])).0.check(), &["images of 3 by 8 pixels are less than a patch of 4"]);
-    fails(features.forward(zeros([1, 8, 12, 3])).1.check(), &["the model has no head"]);
+    fails_in_trace(|| yolos.encode(zeros([1, 3, 8, 12])), &["[1, 3, 8, 12]", "[batch, rows, columns, 3]"]);
+    fails_in_trace(|| yolos.forward(zeros([1, 3, 8, 3])).0, &["images of 3 by 8 pixels are less than a patch of 4"]);
+    fails_in_trace(|| features.forward(zeros([1, 8, 12, 3])).1, &["the model has no head"]);
     let read = |fields: &str| {
         let text = format!(r#"{{"model_type": "yolos"{fields}}}"#);
         Yolos::read(&Config::from_json(&text)?).map(|(read, _)| read)
@@ -71,8 +71,8 @@ fn objects_of_detr_equal_transformers() -> Result<()> {
         }
     }
     let model = Detr::from_pretrained(folder("detr"))?;
-    fails(model.forward(zeros([1, 3, 32, 32])).1.check(), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
-    fails(model.forward(zeros([1, 0, 32, 3])).0.check(), &["no pixels"]);
+    fails_in_trace(|| model.forward(zeros([1, 3, 32, 32])).1, &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
+    fails_in_trace(|| model.forward(zeros([1, 0, 32, 3])).0, &["no pixels"]);
     let read = |text: &str| Detr::read(&Config::from_json(text)?).map(|(read, _)| read);
     // The fields of published models.
     let base = read(
@@ -122,7 +122,7 @@ fn objects_of_conditional_detr_equal_transformers() -> Result<()> {
     let images = device_put(case("pixel_values_0")?, NamedSharding::new(&mesh, P!["data"]))?;
     alike(name, &forward.call((&split, images))?.0, &case("logits_0")?)?;
     save_again::<ConditionalDetr>(name, &Folder::new().join(name))?;
-    fails(model.forward(zeros([1, 3, 32, 32])).1.check(), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
+    fails_in_trace(|| model.forward(zeros([1, 3, 32, 32])).1, &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
     let read = |fields: &str| {
         let text = format!(r#"{{"model_type": "conditional_detr"{fields}}}"#);
         ConditionalDetr::read(&Config::from_json(&text)?).map(|(read, _)| read)
@@ -155,9 +155,9 @@ fn objects_of_deformable_detr_equal_transformers() -> Result<()> {
     let images = device_put(case(name)?("pixel_values_0")?, NamedSharding::new(&mesh, P!["data"]))?;
     alike(name, &forward.call((&model, images))?.0, &case(name)?("logits_0")?)?;
     let model = DeformableDetr::from_pretrained(folder("deformable_detr_proposals"))?;
-    fails(model.forward(zeros([1, 3, 32, 32])).1.check(), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
-    fails(model.forward(zeros([1, 0, 32, 3])).0.check(), &["no pixels"]);
-    fails(model.forward(zeros([1, 4, 4, 3])).0.check(), &["2 places", "3 objects"]);
+    fails_in_trace(|| model.forward(zeros([1, 3, 32, 32])).1, &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
+    fails_in_trace(|| model.forward(zeros([1, 0, 32, 3])).0, &["no pixels"]);
+    fails_in_trace(|| model.forward(zeros([1, 4, 4, 3])).0, &["2 places", "3 objects"]);
     let read = |fields: &str| {
         let text = format!(r#"{{"model_type": "deformable_detr"{fields}}}"#);
         DeformableDetr::read(&Config::from_json(&text)?).map(|(read, _)| read)
@@ -251,16 +251,16 @@ fn masks_of_sam_equal_transformers() -> Result<()> {
         ("all", all.clone().boxes(&boxes).masks(case("masks")?)),
         ("none", SamPrompts::new()),
     ] {
-        let (masks, scores) = model.masks(&image, &prompts);
+        let (masks, scores) = compiled(&model, |model| model.masks(&image, &prompts))?;
         alike(name, &masks, &case(&format!("masks_{name}"))?)?;
         alike(name, &scores, &case(&format!("scores_{name}"))?)?;
     }
-    fails(model.encode(zeros([1, 32, 40, 3])).check(), &["[1, 32, 40, 3]", "[batch, 40, 40, 3]"]);
-    fails(model.masks(zeros([1, 4, 5, 8]), &all).0.check(), &["[1, 4, 5, 8]", "[batch, 5, 5, 8]"]);
+    fails_in_trace(|| model.encode(zeros([1, 32, 40, 3])), &["[1, 32, 40, 3]", "[batch, 40, 40, 3]"]);
+    fails_in_trace(|| model.masks(zeros([1, 4, 5, 8]), &all).0, &["[1, 4, 5, 8]", "[batch, 5, 5, 8]"]);
     let one = zeros([1, 5, 5, 8]);
-    fails(model.masks(&one, &all).1.check(), &["points and labels", "[1, objects, points, 2]"]);
-    fails(model.masks(&one, &SamPrompts::new().boxes(&boxes)).0.check(), &["boxes have the shape"]);
-    fails(model.masks(&one, &SamPrompts::new().masks(zeros([1, 5, 5]))).0.check(), &["[1, 5, 5], not [1, 20, 20]"]);
+    fails_in_trace(|| model.masks(&one, &all).1, &["points and labels", "[1, objects, points, 2]"]);
+    fails_in_trace(|| model.masks(&one, &SamPrompts::new().boxes(&boxes)).0, &["boxes have the shape"]);
+    fails_in_trace(|| model.masks(&one, &SamPrompts::new().masks(zeros([1, 5, 5]))).0, &["[1, 5, 5], not [1, 20, 20]"]);
     let read = |part: &str, fields: &str| {
         let text = format!(r#"{{"model_type": "sam", "{part}": {{{fields}}}}}"#);
         Sam::read(&Config::from_json(&text)?).map(|(read, _)| read)
@@ -288,7 +288,7 @@ fn joints_equal_transformers() -> Result<()> {
     let (case, model) = (case("vitpose")?, VitPose::from_pretrained(folder("vitpose"))?);
     let maps = jit(|model: VitPose, images: Array| model.forward(images)).call((&model, case("pixel_values")?))?;
     alike("vitpose", &maps, &case("logits")?)?;
-    fails(model.forward(zeros([1, 15, 16, 3])).check(), &["[1, 15, 16, 3]", "[batch, 16, 15, 3]"]);
+    fails_in_trace(|| model.forward(zeros([1, 15, 16, 3])), &["[1, 15, 16, 3]", "[batch, 16, 15, 3]"]);
     let read = |fields: &str, about: &str| {
         let about = format!(r#"{{"model_type": "vitpose_backbone", "out_indices": [12]{about}}}"#);
         let text = format!(r#"{{"model_type": "vitpose", "backbone_config": {about}{fields}}}"#);
@@ -334,14 +334,17 @@ fn objects_of_texts_equal_transformers() -> Result<()> {
             let (logits, _) = forward.call((&model, case("input_ids_0")?, &images))?;
             compare_logits(name, &logits, &case(&format!("logits_each_{number}"))?)?;
             match case(&format!("objectness_{number}")) {
-                Ok(expected) => alike(name, &model.objectness(&images), &expected)?,
-                Err(_) => fails(model.objectness(&images).check(), &["the model does not compute", "owlv2"]),
+                Ok(expected) => alike(name, &compiled(&model, |model| model.objectness(&images))?, &expected)?,
+                Err(_) => fails_in_trace(|| model.objectness(&images), &["the model does not compute", "owlv2"]),
             }
         }
-        fails(model.forward(zeros_dtype([3, 3, 5], DType::I32), zeros([2, 8, 8, 3])).0.check(), &["for 2 images"]);
-        fails(model.forward(zeros_dtype([1, 13], DType::I32), zeros([2, 8, 8, 3])).0.check(), &["texts of 13 tokens"]);
-        fails(
-            model.forward(zeros_dtype([1, 5], DType::I32), zeros([2, 3, 8, 3])).0.check(),
+        fails_in_trace(|| model.forward(zeros_dtype([3, 3, 5], DType::I32), zeros([2, 8, 8, 3])).0, &["for 2 images"]);
+        fails_in_trace(
+            || model.forward(zeros_dtype([1, 13], DType::I32), zeros([2, 8, 8, 3])).0,
+            &["texts of 13 tokens"],
+        );
+        fails_in_trace(
+            || model.forward(zeros_dtype([1, 5], DType::I32), zeros([2, 3, 8, 3])).0,
             &["images are less than a patch of 4 by 4"],
         );
     }
@@ -384,14 +387,14 @@ fn objects_of_grounding_dino_equal_transformers() -> Result<()> {
     }
     let model = GroundingDino::from_pretrained(folder("grounding_dino"))?;
     let (one, options) = (zeros_dtype([1, 4], DType::I32), BertOptions::new());
-    fails(model.forward(&one, zeros([2, 16, 16, 3]), &options).0.check(), &["1 texts for images of the shape"]);
+    fails_in_trace(|| model.forward(&one, zeros([2, 16, 16, 3]), &options).0, &["1 texts for images of the shape"]);
     fails(
         model.forward(&one, zeros([1, 3, 16, 16]), &options).1.check(),
         &["[1, 3, 16, 16]", "[batch, rows, columns, 3]"],
     );
-    fails(model.forward(&one, zeros([1, 2, 2, 3]), &options).0.check(), &["less than a window of 3 by 3"]);
+    fails_in_trace(|| model.forward(&one, zeros([1, 2, 2, 3]), &options).0, &["less than a window of 3 by 3"]);
     let long = zeros_dtype([1, 11], DType::I32);
-    fails(model.forward(long, zeros([1, 16, 16, 3]), &options).0.check(), &["texts of 11 tokens", "1 to 10"]);
+    fails_in_trace(|| model.forward(&long, zeros([1, 16, 16, 3]), &options).0, &["texts of 11 tokens", "1 to 10"]);
     let read = |kind: &str, fields: &str| {
         let text = format!(r#"{{"model_type": "{kind}"{fields}}}"#);
         GroundingDino::read(&Config::from_json(&text)?).map(|(read, _)| read)
@@ -438,9 +441,9 @@ fn objects_of_rt_detr_equal_transformers() -> Result<()> {
         save_again::<RtDetr>(name, &Folder::new().join(name))?;
     }
     let model = RtDetr::from_pretrained(folder("rt_detr"))?;
-    fails(model.forward(zeros([1, 3, 32, 32])).1.check(), &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
-    fails(model.forward(zeros([1, 48, 32, 3])).0.check(), &["48 by 32 pixels", "multiples of 32"]);
-    fails(model.forward(zeros([1, 0, 32, 3])).0.check(), &["0 by 32 pixels"]);
+    fails_in_trace(|| model.forward(zeros([1, 3, 32, 32])).1, &["[1, 3, 32, 32]", "[batch, rows, columns, 3]"]);
+    fails_in_trace(|| model.forward(zeros([1, 48, 32, 3])).0, &["48 by 32 pixels", "multiples of 32"]);
+    fails_in_trace(|| model.forward(zeros([1, 0, 32, 3])).0, &["0 by 32 pixels"]);
     let read = |text: &str| RtDetr::read(&Config::from_json(text)?).map(|(read, _)| read);
     // The defaults of the classes are RT-DETR with ResNet-50. Published configurations have all fields of the backbone's base class.
     let base = read(
@@ -483,16 +486,17 @@ fn described_pixels_equal_transformers() -> Result<()> {
             let images = case(&format!("pixel_values_{number}"))?;
             let logits = forward.call((&model, case("input_ids")?, &images))?;
             alike(name, &logits, &case(&format!("logits_{number}"))?)?;
-            let logits = model.find(model.clip.image_features(case("pixel_values")?), images);
+            let described = case("pixel_values")?;
+            let logits = compiled(&model, |model| model.find(model.clip.image_features(&described), &images))?;
             alike(name, &logits, &case(&format!("logits_image_{number}"))?)?;
         }
         save_again::<ClipSeg>(name, &Folder::new().join(name))?;
     }
     let model = ClipSeg::from_pretrained(folder("clipseg"))?;
     let tokens = array([[3, 31]]);
-    fails(model.forward(&tokens, zeros([2, 16, 16, 3])).check(), &["1 descriptions for 2 images"]);
-    fails(model.forward(&tokens, zeros([1, 16, 20, 3])).check(), &["16 by 20 pixels are no squares"]);
-    fails(model.forward(&tokens, zeros([16, 16, 3])).check(), &["[16, 16, 3]", "[batch, rows, columns, channels]"]);
+    fails_in_trace(|| model.forward(&tokens, zeros([2, 16, 16, 3])), &["1 descriptions for 2 images"]);
+    fails_in_trace(|| model.forward(&tokens, zeros([1, 16, 20, 3])), &["16 by 20 pixels are no squares"]);
+    fails_in_trace(|| model.forward(&tokens, zeros([16, 16, 3])), &["[16, 16, 3]", "[batch, rows, columns, channels]"]);
     let read = |text: &str| ClipSeg::read(&Config::from_json(text)?).map(|(read, _)| read);
     let refined = read(
         r#"{"model_type": "clipseg", "use_complex_transposed_convolution": true, "vision_config": {"patch_size": 16}}"#,

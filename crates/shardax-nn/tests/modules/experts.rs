@@ -20,20 +20,23 @@ fn experts_equal_the_dense_sum() -> Result<()> {
     setup();
     let x = random::normal(random::key(1), [2, 10, 6]);
     for k in [1, 2, 3] {
-        let moe = experts(k)?.capacity_factor(None);
-        let routed = moe.forward(&x)?;
-        assert_eq!(routed.dropped.item::<f32>()?, 0.0);
-        let probabilities = softmax(moe.router.forward(&x), -1);
-        let (weights, _) = lax::top_k(&probabilities, k);
-        let least = weights.get((Ellipsis, k as i64 - 1)).expand_dims(-1);
-        let chosen = where_(probabilities.greater_equal(least), &probabilities, 0);
-        let weights = &chosen / chosen.sum_keepdims(-1);
-        let per_expert: Vec<Array> = (0..8).map(|e| Ok(moe.experts.layer(e)?.forward(&x))).collect::<Result<_>>()?;
-        let want = einsum("gte,egtd->gtd", &[&weights, &stack(&per_expert, 0)]);
-        assert!(allclose(&routed.y, want, 1e-4, 1e-5)?, "k = {k}");
-        let shares = probabilities.greater_equal(probabilities.max_keepdims(-1)).astype(DType::F32).mean(1);
-        if k == 1 {
+        let dense_sum = jit(|moe: Experts, x: Array| {
+            let probabilities = softmax(moe.router.forward(&x), -1);
+            let (weights, _) = lax::top_k(&probabilities, k);
+            let least = weights.get((Ellipsis, k as i64 - 1)).expand_dims(-1);
+            let chosen = where_(probabilities.greater_equal(least), &probabilities, 0);
+            let weights = &chosen / chosen.sum_keepdims(-1);
+            let per_expert: Vec<Array> =
+                (0..8).map(|e| Ok(moe.experts.layer(e)?.forward(&x))).collect::<Result<_>>()?;
+            let shares = probabilities.greater_equal(probabilities.max_keepdims(-1)).astype(DType::F32).mean(1);
             let balance = (shares * probabilities.mean(1)).sum(-1).mean(..) * 8;
+            Ok((einsum("gte,egtd->gtd", &[&weights, &stack(&per_expert, 0)]), balance))
+        });
+        let moe = experts(k)?.capacity_factor(None);
+        let (routed, (want, balance)) = (moe.forward(&x)?, dense_sum.call((&moe, &x))?);
+        assert_eq!(routed.dropped.item::<f32>()?, 0.0);
+        assert!(allclose(&routed.y, want, 1e-4, 1e-5)?, "k = {k}");
+        if k == 1 {
             assert!(allclose(routed.balance_loss, balance, 1e-5, 0.0)?);
         }
     }

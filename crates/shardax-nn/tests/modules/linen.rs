@@ -9,6 +9,12 @@ fn wave(shape: &[usize], phase: f64) -> Array {
     (((arange(0..count as i32).astype(DType::F32) * 0.37 + phase).sin()) * 0.5).reshape(shape)
 }
 
+/// The sum of the elements times a wave.
+fn weighted_by_a_wave(x: &Array) -> Result<f64> {
+    let wave = wave(x.shape(), 1.0).to_f64_vec()?;
+    Ok(x.to_f64_vec()?.iter().zip(wave).map(|(x, wave)| x * wave).sum())
+}
+
 /// Checks the first three outputs, and the sums of the outputs, of the first array of the carry, and of the gradient of
 /// the sum of squares, weighted by a wave.
 fn compare<C: RnnCell + Clone>(cell: C, input: &[usize], first: [f64; 3], sums: [f64; 3]) -> Result<()> {
@@ -16,8 +22,8 @@ fn compare<C: RnnCell + Clone>(cell: C, input: &[usize], first: [f64; 3], sums: 
     let x = wave(input, 0.0);
     let (carry, y) = rnn.run(&x, None, None)?;
     let loss = |rnn: Rnn<C>| rnn.forward(&x).square().sum(..);
-    let gradients = tree::leaves(&grad(loss).call(rnn.clone())?);
-    let weighted = gradients.iter().map(|g| (g * wave(g.shape(), 1.0)).sum(..).to_f64()).sum::<Result<f64>>()?;
+    let gradients = tree::leaves(&jit(grad(loss)).call(rnn.clone())?);
+    let weighted = gradients.iter().map(weighted_by_a_wave).sum::<Result<f64>>()?;
     let results = [y.sum(..).to_f64()?, tree::leaves(&carry)[0].sum(..).to_f64()?, weighted];
     let first_results = y.ravel().get(..3).to_f64_vec()?;
     for (got, want) in first_results.iter().chain(&results).zip(first.iter().chain(&sums)) {
@@ -71,8 +77,9 @@ fn compare_local(layer: ConvLocal, kernel: &[usize], first: [f64; 3], sums: [f64
     let layer = tree::map(|p: Array| wave(p.shape(), p.ndim() as f64), layer)?;
     let x = wave(&[2, 7, 5, 3], 0.0);
     let y = layer.forward(&x);
-    let gradients = grad(|layer: ConvLocal| layer.forward(&x).square().sum(..)).call(&layer)?;
-    let weighted = tree::leaves(&gradients).into_iter().map(|g| (&g * wave(g.shape(), 1.0)).sum(..).to_f64());
+    let gradients = jit(grad(|layer: ConvLocal| layer.forward(&x).square().sum(..))).call(&layer)?;
+    let weighted = tree::leaves(&gradients);
+    let weighted = weighted.iter().map(weighted_by_a_wave);
     let results = [y.sum(..).to_f64()?, weighted.sum::<Result<f64>>()?];
     let first_results = y.ravel().get(..3).to_f64_vec()?;
     for (got, want) in first_results.iter().chain(&results).zip(first.iter().chain(&sums)) {

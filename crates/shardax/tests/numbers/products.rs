@@ -131,12 +131,18 @@ fn in_a_process_with_cpu_kernels() {
         let [a, b] = [1, 2].map(|seed| whole::<f32>(&[90, 7, 7], seed));
         let (text, found) = text_and_numbers(spec, &a, &b);
         assert!(text.contains("shardax_dot"), "{spec}:\n{text}");
-        let exact: Vec<f64> = (0..90)
-            .flat_map(|i| {
-                let parts = [&a, &b].map(|x| x.at(i).get().astype(DType::F64));
-                text_and_numbers(&spec.replace('b', ""), &parts[0], &parts[1]).1
-            })
-            .collect();
+        // Computed here, because a program for each matrix would be compiled.
+        let [left, right] = [&a, &b].map(floats);
+        fn place(row: usize, column: usize, is_transposed: bool) -> usize {
+            if is_transposed { column * 7 + row } else { row * 7 + column }
+        }
+        let [is_left, is_right] = [spec.starts_with("bji"), spec.contains("bkj")];
+        let element = |n: usize| -> f64 {
+            let (matrix, row, column) = (n / 49 * 49, n / 7 % 7, n % 7);
+            let term = |j| left[matrix + place(row, j, is_left)] * right[matrix + place(j, column, is_right)];
+            (0..7).map(term).sum()
+        };
+        let exact: Vec<f64> = (0..90 * 49).map(element).collect();
         assert_eq!(found, exact, "{spec}");
     }
     // XLA computes small products, and products in programs that other programs run.
