@@ -1,8 +1,10 @@
 //! Files that are not as they were, and disks that do not take them: errors that name the file, the cause and the fix.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use shardax::prelude::*;
 use shardax_train::checkpoint::{self, Checkpoint, CheckpointManager, CheckpointManagerOptions};
@@ -13,12 +15,27 @@ fn tree() -> (Array, Array) {
     (arange(0..3_000_000), ones([5]))
 }
 
+/// The names and bytes of the files of a checkpoint. It is saved once, because a save waits until the disk has all bytes.
+fn intact_files() -> &'static [(OsString, Vec<u8>)] {
+    static FILES: OnceLock<Vec<(OsString, Vec<u8>)>> = OnceLock::new();
+    FILES.get_or_init(|| {
+        let folder = Folder::new();
+        let path = folder.join("x");
+        checkpoint::save(&path, &tree()).expect("a checkpoint");
+        let entries = fs::read_dir(path).expect("the checkpoint").map(|entry| entry.expect("a file"));
+        entries.map(|entry| (entry.file_name(), fs::read(entry.path()).expect("the file"))).collect()
+    })
+}
+
 /// A checkpoint that the tests damage.
 fn with(change: impl FnOnce(&Path)) -> Result<(Folder, PathBuf)> {
     setup();
     let folder = Folder::new();
     let path = folder.join("x");
-    checkpoint::save(&path, &tree())?;
+    fs::create_dir(&path).expect("a folder");
+    for (name, bytes) in intact_files() {
+        fs::write(path.join(name), bytes).expect("the file");
+    }
     change(&path);
     Ok((folder, path))
 }
