@@ -23,6 +23,7 @@
 //! | [`select_and_scatter_add`] | gradients of maxima and minima of windows | f32, f64 |
 //! | [`sort`], [`sort_keys`] | rows of several arrays, ordered by the first ones | numbers of 1 to 16 bytes |
 //! | [`softmax`], [`softmax_columns`] | exponentials of rows or columns, divided by their sum | f32, f64 |
+//! | [`softmax_half`] | the same of rows, computed in f32 | bf16, f16 |
 //! | [`top_k`] | the largest elements of rows, and their indices | f32 |
 //! | [`weighted_sums`] | sums along an axis with weights of which most are zero | f32, f64 |
 //! | [`Attention::forward`], [`Attention::gradient`] | softmax attention with a window and a mask | f32 |
@@ -88,6 +89,7 @@ mod radix;
 #[cfg(feature = "decompositions")]
 mod real;
 mod remainder;
+mod rounded;
 mod row_sums;
 mod scatter_add;
 mod scratch;
@@ -139,7 +141,7 @@ pub use scatter_add::{Addend, scatter_add};
 pub use search_sorted::{SearchKey, search_sorted};
 pub use select_and_scatter::{Selectable, Selection, select_and_scatter_add};
 pub use small_products::MAX_SMALL_SIDE;
-pub use softmax::{Logit, softmax, softmax_columns};
+pub use softmax::{HalfLogit, Logit, softmax, softmax_columns, softmax_half};
 pub use sort::{KeyOrder, MAX_KEY_BITS, SortKey, SortOperand, sort, sort_keys};
 pub use top_k::top_k;
 #[cfg(feature = "decompositions")]

@@ -3,12 +3,15 @@
 //! XLA (xla-cpu-pjrt 0.0.1) reads the entire array four times: for the maxima, the exponentials, the sums and the
 //! quotients. Here a row, or a block of columns, can stay in the processor's cache between these steps.
 
+use half::{bf16, f16};
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::Result;
 use crate::attention::exp;
 use crate::elementwise::{ROUND, multiply_add, polynomial};
+use crate::few_rows::Weight;
 use crate::per_type::per_type;
+use crate::rounded::Rounded;
 use crate::tasks::run_tasks;
 use crate::view::{View, check};
 
@@ -59,6 +62,10 @@ pub(crate) const EXP: [f64; 10] = [
 per_type!(SoftmaxOf for [f32, f64] {
     fn softmax(n: usize, x: &[Self], y: &mut [Self], threads: usize) = softmax_of;
     fn softmax_columns(x: View<'_, Self>, y: &mut [Self], threads: usize) = softmax_columns_of;
+});
+
+per_type!(SoftmaxOfHalf for [bf16, f16] {
+    fn softmax_half(n: usize, x: &[Self], y: &mut [Self], threads: usize) = softmax_half_of;
 });
 
 mod sealed {
@@ -158,6 +165,11 @@ impl Sealed for f64 {
     }
 }
 
+/// An element of the rows of [`softmax_half`]: bf16 or f16.
+pub trait HalfLogit: SoftmaxOfHalf + Weight + Rounded<f32> {}
+impl HalfLogit for bf16 {}
+impl HalfLogit for f16 {}
+
 /// Computes `exp(x) / sum(exp(x))` of each row of `n` elements, without overflow. A row is NaN if it contains NaN or
 /// infinity, or only negative infinity.
 ///
@@ -183,6 +195,43 @@ fn softmax_of<T: Logit>(n: usize, x: &[T], y: &mut [T], threads: usize) -> Resul
     let rows = ELEMENTS_PER_TASK.div_ceil(n) * n;
     let tasks = x.chunks(rows).zip(y.chunks_mut(rows)).collect();
     run_tasks(tasks, threads.max(1), || (), |(), (x, y)| Arch::new().dispatch(Rows { n, x, y }));
+    Ok(())
+}
+
+/// Computes the softmax of rows of `n` elements of half precision like [`softmax`], in f32, and rounds each result once. A block of rows is
+/// widened in the processor's cache. Allocates the larger of 16 KiB and a row of f32 for each thread.
+///
+/// ```
+/// use half::bf16;
+///
+/// let x = [3.0, 3.0, 0.0, f32::NEG_INFINITY].map(bf16::from_f32);
+/// let mut y = [bf16::ZERO; 4];
+/// shardax_cpu_kernels::softmax_half(2, &x, &mut y, 1)?;
+/// assert_eq!(y.map(f32::from), [0.5, 0.5, 1.0, 0.0]);
+/// # Ok::<(), shardax_cpu_kernels::ShapeError>(())
+/// ```
+///
+/// # Errors
+/// Returns an error if the numbers of elements do not fit.
+pub fn softmax_half<T: HalfLogit>(n: usize, x: &[T], y: &mut [T], threads: usize) -> Result<()> {
+    T::softmax_half(n, x, y, threads)
+}
+
+fn softmax_half_of<T: HalfLogit>(n: usize, x: &[T], y: &mut [T], threads: usize) -> Result<()> {
+    check("the elements of rows", x.len(), x.len() / n.max(1) * n)?;
+    check("the elements of the result", y.len(), x.len())?;
+    if x.is_empty() {
+        return Ok(());
+    }
+    let rows = ELEMENTS_PER_TASK.div_ceil(n) * n;
+    let block = ((BLOCK / n).max(1) * n).min(x.len());
+    let tasks = x.chunks(rows).zip(y.chunks_mut(rows)).collect();
+    run_tasks(
+        tasks,
+        threads.max(1),
+        || vec![0.0; block],
+        |block, (x, y)| Arch::new().dispatch(HalfRows { n, x, y, block }),
+    );
     Ok(())
 }
 
@@ -277,12 +326,45 @@ impl<T: Logit> WithSimd for Rows<'_, T> {
                 let max = T::largest(x);
                 x.iter().zip(y).for_each(|(x, y)| *y = *x - max);
             }
-            y.iter_mut().for_each(|y| *y = y.exp(simd));
-            for y in y.chunks_exact_mut(n) {
-                let total: f64 = y.chunks(PART).map(T::sum).sum();
-                let factor = T::narrow(1.0 / total);
-                y.iter_mut().for_each(|y| *y *= factor);
+            divide_exponentials(simd, n, y);
+        }
+    }
+}
+
+/// Replaces rows of differences to the maximum by their softmax.
+#[inline(always)]
+fn divide_exponentials<T: Logit, S: Simd>(simd: S, n: usize, y: &mut [T]) {
+    y.iter_mut().for_each(|y| *y = y.exp(simd));
+    for y in y.chunks_exact_mut(n) {
+        let total: f64 = y.chunks(PART).map(T::sum).sum();
+        let factor = T::narrow(1.0 / total);
+        y.iter_mut().for_each(|y| *y *= factor);
+    }
+}
+
+/// Rows of half precision. `block` is memory for the rows that are computed together.
+struct HalfRows<'a, T> {
+    n: usize,
+    x: &'a [T],
+    y: &'a mut [T],
+    block: &'a mut [f32],
+}
+
+impl<T: HalfLogit> WithSimd for HalfRows<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let (n, size) = (self.n, self.block.len());
+        for (x, y) in self.x.chunks(size).zip(self.y.chunks_mut(size)) {
+            let block = &mut self.block[..x.len()];
+            block.iter_mut().zip(x).for_each(|(wide, x)| *wide = x.widened());
+            for row in block.chunks_exact_mut(n) {
+                let max = f32::largest(row);
+                row.iter_mut().for_each(|x| *x -= max);
             }
+            divide_exponentials(simd, n, block);
+            y.iter_mut().zip(block).for_each(|(y, wide)| *y = T::rounded(*wide));
         }
     }
 }

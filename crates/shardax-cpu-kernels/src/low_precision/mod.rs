@@ -23,6 +23,7 @@ use pulp::{Simd, WithSimd};
 
 use crate::per_type::per_type;
 use crate::prefetch::prefetch;
+use crate::rounded::Rounded;
 use crate::tasks::run_tasks;
 use crate::view::check;
 use crate::{Result, View};
@@ -157,35 +158,6 @@ impl Sum for i32 {
 /// The sums of a tile.
 type Tile<T, const H: usize> = [[T; COLUMNS]; H];
 
-/// The type of a result: sums, or rounded sums.
-trait Rounded<S>: Copy + Send + Sync {
-    fn rounded(sum: S) -> Self;
-}
-
-impl Rounded<f32> for f32 {
-    #[inline(always)]
-    fn rounded(sum: f32) -> f32 {
-        sum
-    }
-}
-
-impl Rounded<f32> for bf16 {
-    /// Rounds to the nearest number, ties to even, without branches.
-    #[inline(always)]
-    fn rounded(sum: f32) -> bf16 {
-        let bits = sum.to_bits();
-        let nearest = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-        bf16::from_bits(if sum.is_nan() { (bits >> 16) | 0x40 } else { nearest } as u16)
-    }
-}
-
-impl Rounded<i32> for i32 {
-    #[inline(always)]
-    fn rounded(sum: i32) -> i32 {
-        sum
-    }
-}
-
 per_type!(LowPrecision for [f32, bf16] {
     fn matmul_bf16(
         lhs: View<'_, bf16>,
@@ -203,7 +175,6 @@ mod sealed {
 }
 
 /// The results of [`matmul_bf16`]: f32, or bf16.
-#[expect(private_bounds, reason = "rounding is internal")]
 pub trait Bf16Sum: sealed::Sealed + Rounded<f32> {}
 impl Bf16Sum for f32 {}
 impl Bf16Sum for bf16 {}

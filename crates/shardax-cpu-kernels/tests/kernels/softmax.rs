@@ -1,7 +1,8 @@
 //! Softmax compared with float64.
 
 use super::{assert_error, noise, view};
-use shardax_cpu_kernels::{softmax, softmax_columns};
+use half::{bf16, f16};
+use shardax_cpu_kernels::{HalfLogit, softmax, softmax_columns, softmax_half};
 
 #[test]
 fn softmax_of_rows_of_all_sizes() {
@@ -129,4 +130,34 @@ fn softmax_of_columns_that_are_not_finite_or_missing() {
     }
     let error = softmax_columns(view(&[1, 2, 2], &[1.0; 4]), &mut [0.0f32; 3], 1);
     assert_error(error, "the elements of the result: 3, expected 4");
+}
+
+/// Half precision has the bits of a softmax in f32 that is rounded, also for subnormal results, NaN and infinities.
+#[test]
+fn softmax_of_rows_of_half_precision() {
+    for (n, rows) in [(1, 3), (2, 1), (7, 5), (17, 4), (5, 9000), (1000, 40), (70_001, 2)] {
+        let mut x: Vec<f32> = noise(n * rows, 3).iter().map(|x| x * 20.0).collect();
+        let special = [f32::NEG_INFINITY, 1e-6, f32::NAN, f32::INFINITY];
+        x.iter_mut().step_by(1237).skip(1).zip(special.iter().cycle()).for_each(|(x, special)| *x = *special);
+        for threads in [1, 3] {
+            compare_half(n, &x, threads, bf16::from_f32, f32::from);
+            compare_half(n, &x, threads, f16::from_f32, f32::from);
+        }
+    }
+    assert_error(softmax_half(3, &[f16::ONE; 4], &mut [f16::ONE; 4], 1), "the elements of rows: 4, expected 3");
+    let none: [f16; 0] = [];
+    softmax_half(3, &none, &mut [], 1).unwrap();
+    softmax_half(0, &none, &mut [], 1).unwrap();
+}
+
+fn compare_half<T: HalfLogit>(n: usize, x: &[f32], threads: usize, narrow: fn(f32) -> T, widen: fn(T) -> f32) {
+    let x: Vec<T> = x.iter().map(|x| narrow(*x)).collect();
+    let wide: Vec<f32> = x.iter().map(|x| widen(*x)).collect();
+    let (mut y, mut expected) = (x.clone(), wide.clone());
+    softmax_half(n, &x, &mut y, threads).unwrap();
+    softmax(n, &wide, &mut expected, threads).unwrap();
+    for (i, (y, expected)) in y.iter().zip(expected).enumerate() {
+        let (y, expected) = (widen(*y), widen(narrow(expected)));
+        assert!(y == expected || y.is_nan() && expected.is_nan(), "{y} instead of {expected} at {i}, {n} elements");
+    }
 }

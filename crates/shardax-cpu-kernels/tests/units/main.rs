@@ -12,6 +12,8 @@ mod low_precision;
 mod per_type;
 #[path = "../../src/prefetch.rs"]
 mod prefetch;
+#[path = "../../src/rounded.rs"]
+mod rounded;
 #[path = "../../src/scratch.rs"]
 mod scratch;
 #[path = "../../src/tasks.rs"]

@@ -59,6 +59,7 @@ pub(super) const SORT: usize = 1 << 5;
 /// processor's caches, and its loops over shorter rows compute several rows in a vector.
 pub(super) const SOFTMAX: usize = 1 << 20;
 pub(super) const SOFTMAX_F64: usize = 1 << 14;
+pub(super) const SOFTMAX_HALF: usize = 1 << 14;
 pub(super) const SOFTMAX_ROW: usize = 32;
 
 /// Softmax of columns of f32, in elements, and the minimum number of columns of all types. With fewer, the loops over a row are short.
