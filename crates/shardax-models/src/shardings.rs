@@ -23,6 +23,23 @@ pub(crate) fn first_token(x: Array) -> Array {
     gather_positions(x).get((.., 0))
 }
 
+/// Returns the products of all rows of `a` and `b`, `[rows of a, rows of b]`. A mesh axis cannot split both dimensions of the result, so
+/// that the rows of `b` are gathered if the rows of `a` are split.
+pub(crate) fn products_of_rows(a: &Array, b: Array) -> Array {
+    let aval = a.aval();
+    let is_split = aval.sharding().is_some_and(|typed| !matches!(typed.dims().first(), None | Some(DimSpec::None)));
+    let b = if is_split { gather_dim(b, 2) } else { b };
+    einsum("af,bf->ab", &[a, &b])
+}
+
+/// Returns the number of parts into which devices split the last dimension.
+pub(crate) fn parts_of_last(x: &Array) -> usize {
+    let aval = x.aval();
+    let Some(typed) = aval.sharding().filter(|_| x.check().is_ok()) else { return 1 };
+    let axes = typed.dims().last().map_or(&[][..], DimSpec::axes);
+    axes.iter().filter_map(|axis| typed.mesh().axis_size(*axis)).product::<usize>().max(1)
+}
+
 /// Gathers the dimension `from_end`, counted from the last one, which is 1. Arrays without a typed sharding are
 /// returned unchanged.
 fn gather_dim(x: Array, from_end: usize) -> Array {

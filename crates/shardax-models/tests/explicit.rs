@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 
 use shardax_models::huggingface::Weights;
 use shardax_models::{
-    Bert, BertOptions, ChineseClip, Clip, ClipSeg, Config, ConvNext, Deberta, Decoder, DecoderConfig, DepthEstimator,
-    Detr, EncoderDecoder, Florence, GenerateOptions, Glpn, LoadOptions, MobileBert, MobileNet, MobileVit, ModernBert,
-    Owl, PoolFormer, Pretrained, QkNorm, Resnet, RtDetr, Sam, SamPrompts, Segformer, Siglip, SoundEncoder,
+    Bert, BertOptions, Bit, BlipAnswerer, BlipMatcher, ChineseClip, Clap, Clip, ClipSeg, ConditionalDetr, Config,
+    ConvNext, Deberta, Decoder, DecoderConfig, DeformableDetr, DepthEstimator, Detr, EncoderDecoder, Florence,
+    GenerateOptions, Glpn, GroundingDino, Levit, LoadOptions, MobileBert, MobileNet, MobileVit, ModernBert, Owl,
+    PoolFormer, Pretrained, QkNorm, Resnet, RtDetr, Sam, SamPrompts, Segformer, Siglip, SoundEncoder,
     SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
 };
 use shardax_nn::prelude::*;
@@ -160,6 +161,12 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
     if Swin::read(&config).is_ok() {
         return sharded_images(folder, rules, |model: Swin, images| model.forward(images));
     }
+    if Bit::read(&config).is_ok() {
+        return sharded_images(folder, rules, |model: Bit, images| model.forward(images));
+    }
+    if Levit::read(&config).is_ok() {
+        return sharded_images(folder, rules, |model: Levit, images| model.forward(images));
+    }
     if PoolFormer::read(&config).is_ok() {
         return sharded_images(folder, rules, |model: PoolFormer, images| model.forward(images));
     }
@@ -186,6 +193,21 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
     }
     if Detr::read(&config).is_ok() {
         return sharded_images(folder, rules, |model: Detr, images| model.forward(images).0);
+    }
+    if ConditionalDetr::read(&config).is_ok() {
+        return sharded_images(folder, rules, |model: ConditionalDetr, images| model.forward(images).0);
+    }
+    if DeformableDetr::read(&config).is_ok() {
+        return sharded_images(folder, rules, |model: DeformableDetr, images| model.forward(images).0);
+    }
+    if GroundingDino::read(&config).is_ok() {
+        return sharded(folder, rules, |model: &GroundingDino, input| {
+            let forward = jit(|model: GroundingDino, tokens: Array, mask: Array, images: Array| {
+                model.forward(tokens, images, &BertOptions::new().attention_mask(mask)).1
+            });
+            let (tokens, mask) = masked(input)?;
+            Ok(vec![("boxes_1", forward.call((model, tokens, mask, input("pixel_values_1")?))?)])
+        });
     }
     if Owl::read(&config).is_ok() {
         return sharded(folder, rules, |model: &Owl, input| {
@@ -248,6 +270,37 @@ fn sharded_model(folder: &Path, rules: &Rules) -> Result<Case> {
             let (tokens, mask) = masked(input)?;
             let logits = forward.call((model, tokens, input("pixel_values")?, mask))?;
             Ok(vec![("logits_per_image", logits)])
+        });
+    }
+    if Clap::read(&config).is_ok() {
+        return sharded(folder, rules, |model: &Clap, input| {
+            let forward = jit(|model: Clap, tokens: Array, sounds: Array, is_longer: Array, mask: Array| {
+                model.forward(tokens, sounds, Some(&is_longer), &BertOptions::new().attention_mask(mask))
+            });
+            let ((tokens, mask), sounds) = (masked(input)?, input("input_features")?);
+            let logits = forward.call((model, tokens, sounds, input("is_longer")?, mask))?;
+            Ok(vec![("logits_per_audio", logits)])
+        });
+    }
+    if BlipAnswerer::read(&config).is_ok() {
+        return sharded(folder, rules, |model: &BlipAnswerer, input| {
+            let forward = jit(|model: BlipAnswerer, images: Array, questions: Array, answers: Array, mask: Array| {
+                model.forward(images, questions, answers, &BertOptions::new().attention_mask(mask))
+            });
+            let ((questions, mask), answers) = (masked(input)?, input("decoder_input_ids")?);
+            let logits = forward.call((model, input("pixel_values")?, questions, answers, mask))?;
+            Ok(vec![("logits", logits)])
+        });
+    }
+    if BlipMatcher::read(&config).is_ok() {
+        return sharded(folder, rules, |model: &BlipMatcher, input| {
+            let forward = jit(|model: BlipMatcher, images: Array, tokens: Array, mask: Array| {
+                let options = BertOptions::new().attention_mask(mask);
+                (model.forward(&images, &tokens, &options), model.similarities(images, tokens, &options))
+            });
+            let (tokens, mask) = masked(input)?;
+            let (logits, similarities) = forward.call((model, input("pixel_values")?, tokens, mask))?;
+            Ok(vec![("logits", logits), ("similarities", similarities)])
         });
     }
     if Siglip::read(&config).is_ok() {
@@ -370,7 +423,7 @@ const DEPEND_ON_LENGTH: [&str; 16] = [
 ];
 
 /// The starts of the names of models that have only convolutions.
-const ONLY_CONVOLUTIONS: [&str; 5] = ["resnet", "regnet", "mobilenet", "efficientnet", "poolformer"];
+const ONLY_CONVOLUTIONS: [&str; 6] = ["resnet", "regnet", "mobilenet", "efficientnet", "poolformer", "bit"];
 
 /// Loads every model with these rules, and compares its results with the results of one device. By default, one of
 /// `40 * every` models is compared. If you set `SHARDAX_TEST_MODELS`, all models whose name contains one of its values, separated by commas, are compared.
@@ -400,7 +453,10 @@ fn compare_all(rules: &Rules, every: usize) -> Result<()> {
         compared += 1;
         // Otherwise the model would be replicated, and the comparison would show nothing. Some models have only convolutions, whose
         // images are split.
-        let has_only_convolutions = ONLY_CONVOLUTIONS.iter().any(|start| name.starts_with(start));
+        let has_only_convolutions = ONLY_CONVOLUTIONS.iter().any(|start| {
+            // `bit` is not the start of `bitnet`.
+            name.strip_prefix(start).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+        });
         if case.split_arrays < 4 && !has_only_convolutions {
             failures.push(format!("{name}: the rules split {} arrays", case.split_arrays));
         }

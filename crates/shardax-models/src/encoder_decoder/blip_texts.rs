@@ -6,7 +6,7 @@ use super::{EncoderDecoder, EncoderDecoderConfig, ImageTower, Role, Stage, blip,
 use crate::error::value_error;
 use crate::huggingface::{BertOptions, Config, KeyMap, Pretrained, VitConfig, check_type, checked};
 use crate::ranks::allow_any_ranks;
-use crate::shardings::first_token;
+use crate::shardings::{first_token, products_of_rows};
 use crate::{GenerateOptions, Vit};
 
 /// BLIP ([Li et al. 2022](https://arxiv.org/abs/2201.12086)) that answers questions about images: `BlipForQuestionAnswering`. The model
@@ -243,7 +243,7 @@ impl BlipMatcher {
         let image = self.image_projection.forward(first_token(image));
         let text = self.text_projection.forward(first_token(text));
         let [image, text] = [image, text].map(|x| &x / x.square().sum_keepdims(-1).sqrt().maximum(SHORTEST));
-        einsum("if,tf->it", &[&image, &text])
+        products_of_rows(&image, text)
     }
 
     /// Computes features of patches, `[batch, length, features]`.

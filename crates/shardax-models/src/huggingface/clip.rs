@@ -10,6 +10,7 @@ use super::{Config, KeyMap, Layout, Pretrained};
 use crate::Activation;
 use crate::decoder::check_positions;
 use crate::ranks::allow_any_ranks;
+use crate::shardings::products_of_rows;
 
 /// The architecture of a [`Clip`].
 #[derive(Clone, Debug, PartialEq)]
@@ -106,7 +107,8 @@ impl ImageSide<'_> {
 /// Computes the cosine similarities `[images, texts]` of features, times a factor whose logarithm is `scale`.
 pub(super) fn similarities(texts: Array, images: Array, scale: &Array) -> Array {
     let [texts, images] = [texts, images].map(|x| &x / x.square().sum_keepdims(-1).sqrt());
-    einsum("if,tf->it", &[&images, &texts]) * scale.exp().astype(texts.dtype())
+    let cosines = products_of_rows(&images, texts);
+    &cosines * scale.exp().astype(cosines.dtype())
 }
 
 impl Pretrained for Clip {

@@ -8,6 +8,7 @@ use super::vision::{ConvNorm, ConvShape, FrozenNorm, check_channels, classes_of,
 use super::{Config, KeyMap, Layout, Pretrained, check_type};
 use crate::error::value_error;
 use crate::ranks::allow_any_ranks;
+use crate::shardings::{gather_last, parts_of_last};
 
 /// The architecture of a [`Levit`].
 #[derive(Clone, Debug, PartialEq)]
@@ -372,15 +373,14 @@ impl Attention {
 
     /// Computes the attention of `x`, `[batch, patches, features]`.
     fn forward(&self, x: &Array) -> Result<Array> {
-        let &[batch, patches, features] = x.shape() else { return Ok(x.clone()) };
+        let &[batch, _, features] = x.shape() else { return Ok(x.clone()) };
         let (grid, heads, depth) = (self.grid, self.heads, self.depth);
-        let joined = self.joined.forward(x.clone()).reshape([batch as i32, patches as i32, heads as i32, -1]);
+        let joined = by_heads(self.joined.forward(x.clone()), heads);
         let (query, keys, stride) = match &self.query {
             Some(layer) => {
                 let chosen = x.reshape([batch, grid, grid, features]).get(s![.., ..; 2, ..; 2]);
                 let query = layer.forward(chosen.reshape([batch as i32, -1, features as i32]));
-                let shape = [batch, query.shape()[1], heads, depth];
-                (query.reshape(shape), joined, STRIDE)
+                (by_heads(query, heads), joined, STRIDE)
             }
             None => (joined.get((Ellipsis, ..depth)), joined.get((Ellipsis, depth..)), 1),
         };
@@ -390,6 +390,14 @@ impl Attention {
         let shape = [batch as i32, heads.shape()[1] as i32, -1];
         Ok(self.out.forward(hard_swish(heads.reshape(shape))))
     }
+}
+
+/// Divides features, `[batch, patches, features]`, into heads, `[batch, patches, heads, features of a head]`.
+fn by_heads(x: Array, heads: usize) -> Array {
+    let &[batch, patches, features] = x.shape() else { return x };
+    // Devices cannot share a head, so features are gathered if the devices do not divide the heads.
+    let x = if heads.is_multiple_of(parts_of_last(&x)) { x } else { gather_last(x) };
+    x.reshape([batch, patches, heads, features / heads])
 }
 
 /// Returns the rows of the table of distances, `[queries, patches]`. Queries have every `stride`-th row and column of the grid.

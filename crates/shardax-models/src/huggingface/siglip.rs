@@ -11,7 +11,7 @@ use super::{ClipTower, Config, KeyMap, Layout, Pretrained, attention};
 use crate::Mlp;
 use crate::decoder::check_positions;
 use crate::ranks::allow_any_ranks;
-use crate::shardings::{gather_positions, reshard_like};
+use crate::shardings::{gather_positions, products_of_rows, reshard_like};
 
 /// The architecture of a [`Siglip`].
 #[derive(Clone, Debug, PartialEq)]
@@ -277,7 +277,7 @@ impl Siglip {
         let _ranks = allow_any_ranks();
         let (texts, images) = (self.text_features(tokens), self.image_features(images));
         let [texts, images] = [texts, images].map(|x| &x / x.square().sum_keepdims(-1).sqrt());
-        let cosines = einsum("if,tf->it", &[&images, &texts]);
+        let cosines = products_of_rows(&images, texts);
         let dtype = cosines.dtype();
         cosines * self.logit_scale.exp().astype(dtype) + self.logit_bias.astype(dtype)
     }
