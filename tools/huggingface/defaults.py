@@ -18,7 +18,7 @@ wavlm unispeech unispeech-sat data2vec-audio vit_mae yolos vitpose vitpose_backb
 led mllama_text_model chinese_clip chinese_clip_text_model chinese_clip_vision_model
 audio-spectrogram-transformer xglm longformer depth_anything wav2vec2 hubert layoutlm rembert blenderbot-small mobilenet_v1 mobilenet_v2 efficientnet swinv2 cosmos3_edge_text dbrx deepseek_ocr2_text step3p5
 blenderbot plbart mvp convnext convnextv2 ernie4_5_vl_moe_text regnet resnet segformer swin
-grounding-dino mm-grounding-dino bit prompt_depth_anything conditional_detr deformable_detr levit clap clap_text_model clap_audio_model moonshine sew glpn pvt altclip altclip_text_model altclip_vision_model
+fsmt speech_to_text grounding-dino mm-grounding-dino bit prompt_depth_anything conditional_detr deformable_detr levit clap clap_text_model clap_audio_model moonshine sew glpn pvt altclip altclip_text_model altclip_vision_model
 recurrent_gemma minimax wav2vec2-conformer wav2vec2-bert florence2 florence_vision mobilevit convbert clipseg clipseg_text_model clipseg_vision_model rt_detr rt_detr_v2 rt_detr_resnet
 kimi_linear mimo_v2_flash olmo_hybrid beit data2vec-vision siglip2 siglip2_text_model siglip2_vision_model metaclip_2 metaclip_2_text_model metaclip_2_vision_model deepseek_v32 dinov3_vit gemma4_unified_text glm_moe_dsa megatron-bert xlm-roberta-xl
 aria_text glm4v_moe_text glm4v_text glm_ocr_text granite_docling_text hunyuan_vl_text paddleocr_vl_text qwen2_5_omni_text qwen3_omni_moe_text

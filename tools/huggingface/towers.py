@@ -401,9 +401,9 @@ PVT = {"image_size": 32, "num_encoder_blocks": 2, "hidden_sizes": [4, 8], "depth
 
 
 GROUNDING = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 20, "encoder_attention_heads": 4,
-             "decoder_attention_heads": 4, "encoder_n_points": 2, "decoder_n_points": 2, "num_feature_levels": 3, "num_queries": 5, "max_text_len": 10}
+             "decoder_attention_heads": 4, "encoder_n_points": 2, "decoder_n_points": 2, "num_feature_levels": 3, "num_queries": 5, "max_text_len": 16}
 GROUNDING_IMAGES = {"image_size": 16, "patch_size": 2, "embed_dim": 8, "depths": [1, 1], "num_heads": [2, 2], "window_size": 3, "out_indices": [1, 2]}
-GROUNDING_TEXTS = {**SIZES, "vocab_size": 1030, "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 10}
+GROUNDING_TEXTS = {**SIZES, "vocab_size": 1030, "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 16}
 
 
 def grounding(name, kind, **options):
@@ -510,6 +510,44 @@ def pair(name, kind, **options):
     with torch.no_grad():
         logits = model(**inputs, decoder_input_ids=targets).logits
     written(name, model, {**inputs, "decoder_input_ids": targets, "logits": logits, "generated": greedy(model, inputs, 3, 6)})
+
+
+FSMT = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 1, "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 24,
+        "decoder_ffn_dim": 20, "max_position_embeddings": 24, "decoder_start_token_id": 3, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2,
+        "langs": ["en", "de"], "src_vocab_size": VOCABULARY, "tgt_vocab_size": VOCABULARY}
+
+
+def fsmt(name, **options):
+    """With separate vocabularies or a common one."""
+    model = transformers.FSMTForConditionalGeneration(transformers.FSMTConfig(**{**FSMT, **options}))
+    sines = {key: value.clone() for key, value in model.state_dict().items() if "embed_positions" in key}
+    randomize(model)
+    model.load_state_dict(sines, strict=False)
+    mask = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
+    inputs = {"input_ids": torch.randint(4, 30, (2, 9)).where(mask.bool(), 1), "attention_mask": mask}
+    targets = torch.randint(4, VOCABULARY, (2, 7))
+    # With a cache, the class does not mask later tokens of several targets.
+    uncached = {**inputs, "use_cache": False}
+    with torch.no_grad():
+        logits = model(**uncached, decoder_input_ids=targets).logits
+    written(name, model, {**inputs, "decoder_input_ids": targets, "logits": logits, "generated": greedy(model, uncached, 3, 6)})
+
+
+SPEECH = {"vocab_size": VOCABULARY, **{key: value for key, value in FSMT.items() if key.startswith(("d_", "enc", "dec", "pad", "bos", "eos"))},
+          "max_source_positions": 30, "max_target_positions": 20, "conv_kernel_sizes": [5, 3], "conv_channels": 12, "input_feat_per_channel": 6}
+
+
+def speech(name, **options):
+    """With padding in the features of sound."""
+    model = transformers.Speech2TextForConditionalGeneration(transformers.Speech2TextConfig(**{**SPEECH, **options}))
+    randomize(model)
+    mask = torch.tensor([[1] * 19, [1] * 13 + [0] * 6])
+    inputs = {"input_features": torch.randn(2, 19, 6), "attention_mask": mask}
+    targets = torch.randint(4, VOCABULARY, (2, 7))
+    with torch.no_grad():
+        logits = model(**inputs, decoder_input_ids=targets).logits
+    written(name, model, {"input_values": inputs["input_features"], "attention_mask": mask, "decoder_input_ids": targets, "logits": logits,
+                          "generated": greedy(model, inputs, 3, 6)})
 
 
 TROCR = {"vocab_size": VOCABULARY, "d_model": 12, "decoder_layers": 3, "decoder_attention_heads": 2, "decoder_ffn_dim": 20,
@@ -1020,6 +1058,9 @@ CASES = {
     "marian": lambda: pair("marian", "Marian", pad_token_id=32, decoder_start_token_id=32, scale_embedding=True, activation_function="swish"),
     "pegasus": lambda: pair("pegasus", "Pegasus", scale_embedding=True),
     "m2m_100": lambda: pair("m2m_100", "M2M100", scale_embedding=True),
+    "fsmt": lambda: fsmt("fsmt", src_vocab_size=30),
+    "fsmt_tied": lambda: fsmt("fsmt_tied", tie_word_embeddings=True, scale_embedding=False, activation_function="gelu"),
+    "speech_to_text": lambda: speech("speech_to_text"),
     "trocr": lambda: trocr("trocr"),
     # As the largest published model, and as the smallest one.
     "trocr_sines": lambda: trocr("trocr_sines", use_learned_position_embeddings=False, layernorm_embedding=False, scale_embedding=True),

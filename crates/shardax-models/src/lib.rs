@@ -53,8 +53,8 @@ pub use decoder::{
 };
 pub use encoder_decoder::{
     BlipAnswerer, BlipMatcher, BlipMatcherConfig, EncodedInput, EncoderDecoder, EncoderDecoderConfig,
-    EncoderDecoderPositions, Florence, FlorenceConfig, ImageEncoderConfig, ImageTower, LocalEncoderConfig,
-    SamplesEncoderConfig, Side, log_mel,
+    EncoderDecoderPositions, Florence, FlorenceConfig, FramesEncoderConfig, ImageEncoderConfig, ImageTower,
+    LocalEncoderConfig, SamplesEncoderConfig, Side, log_mel,
 };
 pub use generate::{GenerateOptions, Generation, TextModel};
 pub use huggingface::{

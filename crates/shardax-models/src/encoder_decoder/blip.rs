@@ -18,11 +18,13 @@ pub(super) fn read(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
     let keys = image_keys(images.hidden_size).inside("images.", "").and(text_keys());
     let config = EncoderDecoderConfig {
         vocab_size: text.size("vocab_size")?,
+        source_vocab_size: None,
         features,
         head_dim: None,
         encoder: side,
         decoder: side,
         mel_bins: None,
+        frames: None,
         samples: None,
         images: Some(ImageEncoderConfig { encoder: ImageTower::Vit(images), is_projected: false }),
         local: None,

@@ -12,6 +12,8 @@ use crate::{Activation, NormKind};
 pub struct EncoderDecoderConfig {
     /// The size of the vocabulary.
     pub vocab_size: usize,
+    /// The size of the encoder's vocabulary, if the encoder has a token embedding of its own.
+    pub source_vocab_size: Option<usize>,
     /// The number of features of a token.
     pub features: usize,
     /// The number of features of a head. Default `features / heads`.
@@ -22,6 +24,8 @@ pub struct EncoderDecoderConfig {
     pub decoder: Side,
     /// The number of mel bands, if the encoder reads sound.
     pub mel_bins: Option<usize>,
+    /// The encoder, if it reads features of sound by convolutions with gates.
+    pub frames: Option<FramesEncoderConfig>,
     /// The encoder, if it reads samples of sound.
     pub samples: Option<SamplesEncoderConfig>,
     /// The encoder, if it reads images. The field `encoder` has no effect then.
@@ -67,6 +71,18 @@ pub struct EncoderDecoderConfig {
     pub tie_embeddings: bool,
     /// The factor of the input of the last layer.
     pub logits_scale: Option<f64>,
+}
+
+/// The convolutions with gates of an [`EncoderDecoder`](crate::EncoderDecoder) that reads features of sound, as in Speech2Text. Each of
+/// them halves the number of frames.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FramesEncoderConfig {
+    /// The number of features of a frame.
+    pub bins: usize,
+    /// The number of features between two convolutions, before the gates. It must be even.
+    pub channels: usize,
+    /// The number of frames that each convolution reads.
+    pub kernels: Vec<usize>,
 }
 
 /// The encoder of samples of an [`EncoderDecoder`](crate::EncoderDecoder), as in Moonshine. Three convolutions compute frames from
@@ -217,6 +233,15 @@ impl EncoderDecoderConfig {
         if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             return Err(value_error(format!("a model's {name} must be positive, got 0"), "set it to a positive size"));
         }
+        if self.source_vocab_size == Some(0) {
+            return Err(value_error("a model's source_vocab_size is 0", "set it to a positive size, or to None"));
+        }
+        if let Some(frames) = &self.frames
+            && (frames.bins == 0 || frames.channels < 2 || frames.kernels.is_empty() || frames.kernels.contains(&0))
+        {
+            let message = format!("a model cannot read frames with {frames:?}");
+            return Err(value_error(message, "set positive sizes, an even number of channels, and a kernel"));
+        }
         if self.local.is_some_and(|local| local.block == Some(0)) {
             return Err(value_error("a block of local attention has 0 tokens", "set local.block to a positive size"));
         }
@@ -270,6 +295,12 @@ impl EncoderDecoderConfig {
             ("position table", encoder.max(decoder), self.features),
             ("kernel of sound", self.mel_bins.unwrap_or(0), self.features),
         ];
+        matrices.push(("source token table", self.source_vocab_size.unwrap_or(0), self.features));
+        if let Some(frames) = &self.frames {
+            let kernel = frames.kernels.iter().copied().max().unwrap_or(0);
+            let inputs = frames.bins.max(frames.channels / 2).saturating_mul(kernel);
+            matrices.push(("kernel of frames", inputs, frames.channels.max(self.features.saturating_mul(2))));
+        }
         if self.samples.is_some() {
             matrices.push(("kernel of frames", self.features.saturating_mul(7), self.features.saturating_mul(2)));
         }

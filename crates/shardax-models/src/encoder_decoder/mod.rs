@@ -4,6 +4,8 @@ mod blip;
 mod blip_texts;
 mod config;
 mod florence;
+mod frames;
+mod fsmt;
 mod generate;
 mod local;
 mod moonshine;
@@ -11,28 +13,31 @@ mod positions;
 mod read;
 mod samples;
 mod sound;
+mod stage;
 
 pub(crate) use positions::bias as distance_bias;
 pub(crate) use read::KNOWN;
 
 pub use blip_texts::{BlipAnswerer, BlipMatcher, BlipMatcherConfig};
 pub use config::{
-    EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, ImageTower, SamplesEncoderConfig, Side,
+    EncoderDecoderConfig, EncoderDecoderPositions, FramesEncoderConfig, ImageEncoderConfig, ImageTower,
+    SamplesEncoderConfig, Side,
 };
 pub use florence::{Florence, FlorenceConfig};
+use frames::Frames;
 pub use local::LocalEncoderConfig;
 use local::LocalScope;
 use samples::Samples;
 pub use sound::log_mel;
+use stage::{Block, Role, Stage};
 
 use shardax_nn::prelude::*;
 
-use crate::decoder::check_positions;
 use crate::error::value_error;
-use crate::huggingface::{BertOptions, GlobalAttention, Pretrained, Scope, Swin, Vit, attention};
+use crate::huggingface::{BertOptions, Pretrained, Scope, Swin, Vit};
 use crate::ranks::allow_any_ranks;
-use crate::shardings::{gather_mask, gather_positions, rows_at};
-use crate::{Activation, Mlp, Norm};
+use crate::shardings::gather_positions;
+use crate::{Activation, Norm};
 
 /// An encoder-decoder model. The encoder reads the entire input, and the decoder generates a text that attends to it.
 ///
@@ -61,8 +66,12 @@ use crate::{Activation, Mlp, Norm};
 pub struct EncoderDecoder {
     /// The token embedding.
     pub embed: Embed,
+    /// The token embedding of the encoder, if it differs.
+    source: Option<Embed>,
     /// The convolutions at the start of an encoder that reads sound.
     sound: Option<[Conv; 2]>,
+    /// The convolutions with gates at the start of an encoder that reads sound.
+    frames: Option<Frames>,
     /// The convolutions at the start of an encoder that reads samples.
     samples: Option<Samples>,
     /// The encoder, if it reads images.
@@ -97,64 +106,6 @@ struct OutputTransform {
     activation: Activation,
 }
 
-/// The encoder or the decoder.
-#[derive(Module, Clone, Debug)]
-struct Stage {
-    /// The learned embedding of positions.
-    positions: Option<Embed>,
-    /// The row of the position embedding for position 0.
-    first_position: usize,
-    #[tree(static)]
-    sines: Option<Sines>,
-    /// Normalizes the sum of the token and position embeddings.
-    embedding_norm: Option<Norm>,
-    /// True if only the token embeddings are normalized.
-    norm_before_positions: bool,
-    /// The bias of each head for distances, `[buckets, heads]`.
-    distances: Option<Embed>,
-    /// The bias of each head for distances of blocks, if tokens see sums of blocks.
-    block_distances: Option<Embed>,
-    blocks: Vec<Block>,
-    norm: Norm,
-}
-
-/// The tokens that a [`Stage`] attends to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    /// All tokens of its input.
-    Encoder,
-    /// The earlier tokens of its input, and an encoded input.
-    Decoder,
-    /// All tokens of its input, and an encoded input.
-    Reader,
-}
-
-/// Sinusoidal positions, see [`EncoderDecoderPositions::Sines`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Sines {
-    length: usize,
-    is_inclusive: bool,
-}
-
-#[derive(Module, Clone, Debug)]
-struct Block {
-    norm: Norm,
-    attention: MultiHeadAttention,
-    /// The bias of each head for distances, if each layer has separate biases.
-    distances: Option<Embed>,
-    /// The layers of tokens that see all tokens, if the other tokens see only their neighbors.
-    global: Option<GlobalAttention>,
-    /// Normalizes the sums of blocks, if tokens see them.
-    block_norm: Option<Norm>,
-    /// Normalizes the input of `cross`.
-    cross_norm: Option<Norm>,
-    /// Attention to the encoded input, in a decoder.
-    cross: Option<MultiHeadAttention>,
-    mlp_norm: Norm,
-    mlp: Mlp,
-    sum_norms: bool,
-}
-
 /// An encoded input: its keys and values in each layer of the decoder, and its mask.
 #[derive(Tree, Clone, Debug)]
 pub struct EncodedInput {
@@ -184,7 +135,11 @@ impl EncoderDecoder {
         });
         Ok(EncoderDecoder {
             embed,
+            source: config
+                .source_vocab_size
+                .map(|size| Embed::builder(size, features).axes(["vocab", "embed"]).build(rngs)),
             sound,
+            frames: config.frames.as_ref().map(|frames| Frames::new(frames, features, rngs)),
             samples: config.samples.map(|_| Samples::new(features, rngs)),
             images: match config.images.as_ref().map(|images| &images.encoder) {
                 Some(ImageTower::Vit(encoder)) => Some(Vit::make(encoder, rngs)?),
@@ -231,7 +186,11 @@ impl EncoderDecoder {
         let samples = sound.shape().last().copied().unwrap_or(0);
         let positions = self.encoder.as_ref().and_then(|encoder| encoder.positions.as_ref());
         let (Some([first, _]), Some(table)) = (&self.sound, positions) else {
-            let kind = if self.encoder.is_none() { "images" } else { "texts" };
+            let kind = match (&self.encoder, &self.frames) {
+                (None, _) => "images",
+                (_, Some(_)) => "features of sound that another program computes",
+                (_, None) => "texts",
+            };
             let error =
                 value_error(format!("the model reads {kind}, not sound"), "pass its inputs to `encode` instead");
             return Array::from_error(error, &sound);
@@ -254,8 +213,8 @@ impl EncoderDecoder {
     /// sound at 16 kHz, `[batch, samples]` (Moonshine), or images, `[batch, rows, columns, channels]`. Models of images return encoded
     /// inputs, `[batch, length, features]`, unchanged.
     ///
-    /// The result is `[batch, length, features]`. For features of sound, `length` is half the number of frames. If texts or
-    /// samples are padded, you must pass their mask in the options.
+    /// The result is `[batch, length, features]`. For features of sound, `length` is half the number of frames of Whisper, and a quarter
+    /// of the frames of Speech2Text. If texts, samples or frames of Speech2Text are padded, you must pass their mask in the options.
     #[track_caller]
     pub fn encode(&self, inputs: impl ArrayLike, options: &BertOptions) -> Array {
         let _ranks = allow_any_ranks();
@@ -265,14 +224,18 @@ impl EncoderDecoder {
             let is_encoded = inputs.ndim() == 3 && !inputs.dtype().is_integer();
             return if is_encoded { inputs } else { self.encode_images(inputs) };
         };
-        let x = match (&self.sound, &self.samples) {
-            (Some(layers), _) => layers.iter().fold(inputs, |x, layer| gelu_exact(layer.forward(x))),
-            (None, Some(samples)) => match samples.forward(inputs.clone()) {
+        let x = match (&self.sound, &self.samples, &self.frames) {
+            (Some(layers), _, _) => layers.iter().fold(inputs, |x, layer| gelu_exact(layer.forward(x))),
+            (None, Some(samples), _) => match samples.forward(inputs.clone()) {
                 Ok(x) => x,
                 Err(error) => return Array::from_error(error, &inputs),
             },
-            (None, None) if inputs.ndim() == 3 && !inputs.dtype().is_integer() => inputs,
-            (None, None) => self.embedded(inputs),
+            (None, None, Some(frames)) => match frames.forward(inputs.clone()) {
+                Ok(x) => self.embedding_scale.map_or_else(|| x.clone(), |scale| &x * scale),
+                Err(error) => return Array::from_error(error, &inputs),
+            },
+            (None, None, None) if inputs.ndim() == 3 && !inputs.dtype().is_integer() => inputs,
+            (None, None, None) => self.embedded(inputs),
         };
         let (Ok(()), 3) = (x.check(), x.ndim()) else { return x };
         if options.has_global_attention() && encoder.blocks.iter().all(|block| block.global.is_none()) {
@@ -280,7 +243,7 @@ impl EncoderDecoder {
             return Array::from_error(value_error(message, "pass options without `global_attention`"), &x);
         }
         let length = x.shape()[1];
-        let places = encoder.places_of(length, options.mask());
+        let places = encoder.places_of(length, self.mask_of(options, length).as_ref());
         let x = match encoder.positioned(x, || places) {
             Ok(x) => x,
             Err(error) => return error,
@@ -345,7 +308,11 @@ impl EncoderDecoder {
     /// Returns the mask of encoded inputs of this length.
     fn mask_of(&self, options: &BertOptions, length: usize) -> Option<Array> {
         let mask = options.mask()?;
-        Some(if self.samples.is_some() { Samples::frame_mask(mask, length) } else { mask.clone() })
+        Some(match (&self.samples, &self.frames) {
+            (Some(_), _) => Samples::frame_mask(mask, length),
+            (None, Some(frames)) => frames.mask_of(mask, length),
+            (None, None) => mask.clone(),
+        })
     }
 
     /// Computes the logits for the token after each token of `targets`, `[batch, length]`.
@@ -427,10 +394,14 @@ impl EncoderDecoder {
         block.added(&block.mlp_norm, x, |x| block.mlp.forward(x))
     }
 
-    /// Embeds tokens, without positions.
+    /// Embeds the tokens of the encoder, without positions.
     #[track_caller]
     fn embedded(&self, tokens: impl ArrayLike) -> Array {
-        let x = self.embed.forward(tokens);
+        self.scaled(self.source.as_ref().unwrap_or(&self.embed).forward(tokens))
+    }
+
+    /// Scales embedded tokens.
+    fn scaled(&self, x: Array) -> Array {
         match self.embedding_scale {
             Some(scale) => x * scale,
             None => x,
@@ -441,7 +412,8 @@ impl EncoderDecoder {
     /// them.
     #[track_caller]
     fn embedded_targets(&self, tokens: impl ArrayLike) -> Array {
-        if self.decoder.norm_before_positions { self.embed.forward(tokens) } else { self.embedded(tokens) }
+        let x = self.embed.forward(tokens);
+        if self.decoder.norm_before_positions { x } else { self.scaled(x) }
     }
 
     /// Returns the attention bias of a decoder block, if the model has relative positions. The queries have the positions
@@ -474,177 +446,7 @@ impl EncoderDecoder {
     }
 }
 
-impl Block {
-    /// Adds the result of a layer to its input. The norm is applied to the sum if `sum_norms` is set, otherwise to the
-    /// input of the layer.
-    #[track_caller]
-    fn added(&self, norm: &Norm, x: Array, layer: impl FnOnce(&Array) -> Array) -> Array {
-        if self.sum_norms {
-            norm.forward(&x + layer(&x))
-        } else {
-            let normed = norm.forward(&x);
-            x + layer(&normed)
-        }
-    }
-}
-
 /// Expands a mask of keys, `[batch, keys]`, to the shape of attention masks, `[batch, 1, 1, keys]`.
 fn over_keys(mask: &Array) -> Array {
     mask.expand_dims(1).expand_dims(1)
-}
-
-impl Stage {
-    #[track_caller]
-    fn new(config: &EncoderDecoderConfig, side: &Side, role: Role, rngs: &mut Rngs) -> Stage {
-        let is_decoder = role != Role::Encoder;
-        // Layers draw their weights from `rngs` in the order of these lines: another order changes every seed's model.
-        let features = config.features;
-        let mut distances_of_layer = None;
-        let mut sines = None;
-        let (positions, distances) = match config.positions {
-            EncoderDecoderPositions::Learned { encoder, decoder } => {
-                let length = if is_decoder { decoder } else { encoder };
-                (Some(Embed::builder(length, features).axes([None, Some("embed")]).build(rngs)), None)
-            }
-            EncoderDecoderPositions::Sines { length, is_inclusive } => {
-                sines = Some(Sines { length, is_inclusive });
-                (None, None)
-            }
-            EncoderDecoderPositions::Rotary { .. } => (None, None),
-            EncoderDecoderPositions::Relative { buckets, per_layer: true, .. } => {
-                distances_of_layer = Some(buckets);
-                (None, None)
-            }
-            EncoderDecoderPositions::Relative { buckets, .. } => {
-                (None, Some(Embed::builder(buckets, side.heads).axes([None, Some("heads")]).build(rngs)))
-            }
-        };
-        let windows = if is_decoder { &[][..] } else { &config.windows };
-        let (activation, gated) = match config.samples {
-            Some(samples) if !is_decoder => (samples.activation, false),
-            _ => (config.activation, config.gated),
-        };
-        let has_blocks = !is_decoder && config.local.is_some_and(|local| local.block.is_some());
-        let blocks = (0..side.layers).map(|layer| Block {
-            norm: config.new_norm(rngs),
-            attention: config.new_attention(side, role == Role::Decoder, config.rope(), rngs),
-            distances: distances_of_layer
-                .map(|buckets| Embed::builder(buckets, side.heads).axes([None, Some("heads")]).build(rngs)),
-            global: windows.get(layer).map(|window| GlobalAttention::new(*window, [side.heads, features], rngs)),
-            block_norm: has_blocks.then(|| config.new_norm(rngs)),
-            cross_norm: is_decoder.then(|| config.new_norm(rngs)),
-            cross: is_decoder.then(|| config.new_cross_attention(side, rngs)),
-            mlp_norm: config.new_norm(rngs),
-            mlp: Mlp::new(features, side.hidden, activation, gated, config.biases, rngs),
-            sum_norms: config.sum_norms,
-        });
-        let blocks = blocks.collect();
-        let last_norm = if config.final_norm { config.new_norm(rngs) } else { Norm::Identity };
-        let embedding_norm = config.embedding_norm.then(|| config.new_norm(rngs));
-        let first_position = config.first_position;
-        let norm_before_positions = config.norm_before_positions && is_decoder;
-        Stage {
-            positions,
-            first_position,
-            sines,
-            embedding_norm,
-            norm_before_positions,
-            block_distances: distances.clone().filter(|_| has_blocks),
-            distances,
-            blocks,
-            norm: last_norm,
-        }
-    }
-
-    /// Adds the position encoding to features, `[batch, length, features]`. The `Err` value is an array with an error, which
-    /// the caller should return.
-    #[track_caller]
-    fn positioned(&self, x: Array, places: impl FnOnce() -> Array) -> std::result::Result<Array, Array> {
-        let tokens = x.get((Ellipsis, 0));
-        let norm = |x: Array| self.embedding_norm.iter().fold(x, |x, norm| norm.forward(x));
-        let x = if self.norm_before_positions { norm(x) } else { x };
-        let first_position = self.first_position;
-        let x = match (&self.positions, &self.sines) {
-            (Some(table), _) => match check_positions("EncoderDecoder", table, first_position, &tokens) {
-                Ok(()) => x + table.forward(places() + first_position as i32),
-                Err(error) => return Err(Array::from_error(error, &x)),
-            },
-            (None, Some(sines)) => match sines.table(first_position, &x) {
-                Ok(table) => &x + rows_at(&table, &places()).astype(x.dtype()),
-                Err(error) => return Err(Array::from_error(error, &x)),
-            },
-            (None, None) => x,
-        };
-        Ok(if self.norm_before_positions { x } else { norm(x) })
-    }
-
-    /// Returns the position of each token of an input. Padding is not counted if the sinusoidal positions start after
-    /// the padding token, as in M2M-100.
-    fn places_of(&self, length: usize, mask: Option<&Array>) -> Array {
-        match mask.filter(|_| self.sines.is_some() && self.first_position > 0) {
-            Some(mask) => (gather_mask(mask.astype(DType::I32)).cumsum(-1) - 1).maximum(0),
-            None => arange(0..length as i32),
-        }
-    }
-}
-
-impl Sines {
-    /// Returns the sinusoidal positions of a text, `[length, features]`.
-    ///
-    /// # Errors
-    /// Returns an error if the text has more tokens than the model has positions.
-    fn table(&self, first: usize, x: &Array) -> Result<Array> {
-        let (length, features) = (x.shape()[x.ndim() - 2], x.shape()[x.ndim() - 1]);
-        if length > self.length {
-            let message =
-                format!("EncoderDecoder: a text has {length} tokens, but the model has {} positions", self.length);
-            return Err(value_error(message, "shorten the texts, for example with `tokens.get((.., ..length))`"));
-        }
-        Array::from_vec(positions::sines(first, self.length, features, self.is_inclusive), &[self.length, features])
-    }
-}
-
-impl EncoderDecoderConfig {
-    fn new_norm(&self, rngs: &mut Rngs) -> Norm {
-        Norm::new(self.norm, self.features, self.epsilon, rngs)
-    }
-
-    /// Creates the decoder's attention to the encoded input, whose features may have another number.
-    fn new_cross_attention(&self, side: &Side, rngs: &mut Rngs) -> MultiHeadAttention {
-        let mut layer = self.new_attention(side, false, None, rngs);
-        if let Some(images) = self.images.as_ref().filter(|images| !images.is_projected) {
-            let inner = side.heads * self.head_dim(side);
-            let other = attention(side.heads, images.encoder.features()).qkv_features(inner).build(rngs);
-            (layer.key, layer.value) = (other.key, other.value);
-        }
-        layer
-    }
-
-    /// Returns the rotary positions of attention between the positions of one text or sound.
-    fn rope(&self) -> Option<Rope> {
-        match self.positions {
-            EncoderDecoderPositions::Rotary { base, features } => {
-                Some(Rope { interleaved: true, rotary_dim: Some(features), ..Rope::new(base) })
-            }
-            _ => None,
-        }
-    }
-
-    fn new_attention(&self, side: &Side, is_causal: bool, rope: Option<Rope>, rngs: &mut Rngs) -> MultiHeadAttention {
-        let builder = attention(side.heads, self.features).qkv_features(side.heads * self.head_dim(side));
-        let builder = rope.into_iter().fold(builder, MultiHeadAttentionBuilder::rope);
-        let builder = self.attention_scale.into_iter().fold(builder, MultiHeadAttentionBuilder::scale);
-        let mut layer = builder
-            .is_causal(is_causal)
-            .use_bias(self.samples.map_or(self.biases, |samples| samples.biases))
-            .build(rngs);
-        if self.samples.is_some() {
-            layer.out.bias = None;
-        }
-        if !self.key_biases {
-            // Whisper has no key biases: they would add the same number to all scores of a query.
-            layer.key.iter_mut().for_each(|key| key.bias = None);
-        }
-        layer
-    }
 }

@@ -29,11 +29,13 @@ pub(super) fn read(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
     let is_tied = fields.flag("tie_word_embeddings")?;
     let config = EncoderDecoderConfig {
         vocab_size: fields.size("vocab_size")?,
+        source_vocab_size: None,
         features,
         head_dim: None,
         encoder: Side { layers: fields.layers("encoder_num_hidden_layers")?, heads, hidden },
         decoder: Side { layers: fields.layers("decoder_num_hidden_layers")?, heads, hidden },
         mel_bins: None,
+        frames: None,
         samples: Some(SamplesEncoderConfig {
             activation: fields.activation("encoder_hidden_act")?,
             biases: fields.flag("attention_bias")?,

@@ -4,7 +4,7 @@ use shardax_nn::prelude::*;
 
 use super::{
     EncoderDecoder, EncoderDecoderConfig, EncoderDecoderPositions, ImageEncoderConfig, ImageTower, LocalEncoderConfig,
-    Side, blip, moonshine,
+    Side, blip, fsmt, moonshine,
 };
 use crate::huggingface::{
     Config, DONUT, Fields, KeyMap, Layout, Pretrained, checked, known_type, swin_fields, unknown_type, vit_fields,
@@ -35,6 +35,8 @@ impl Pretrained for EncoderDecoder {
             | "plbart" | "mvp" | "led") => bart(&fields, kind)?,
             "whisper" => whisper(&fields)?,
             "moonshine" => moonshine::read(&fields)?,
+            "fsmt" => fsmt::read(&fields)?,
+            "speech_to_text" => fsmt::read_speech(&fields)?,
             "blip" => blip::read(&fields)?,
             IMAGES => images(&fields)?,
             other => return Err(unknown_type(&fields, other, &KNOWN)),
@@ -58,7 +60,7 @@ impl Pretrained for EncoderDecoder {
 }
 
 /// The supported model types.
-pub(crate) const KNOWN: [&str; 18] = [
+pub(crate) const KNOWN: [&str; 20] = [
     "t5",
     "longt5",
     "mt5",
@@ -75,6 +77,8 @@ pub(crate) const KNOWN: [&str; 18] = [
     "led",
     "whisper",
     "moonshine",
+    "fsmt",
+    "speech_to_text",
     "blip",
     "vision-encoder-decoder",
 ];
@@ -108,6 +112,7 @@ fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
     fields.skip(&["dense_act_fn", "is_gated_act", "n_positions"]);
     let config = EncoderDecoderConfig {
         vocab_size: fields.size("vocab_size")?,
+        source_vocab_size: None,
         features,
         head_dim: Some(fields.size("d_kv")?),
         encoder: side(layers)?,
@@ -116,6 +121,7 @@ fn t5(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
             None => layers,
         })?,
         mel_bins: None,
+        frames: None,
         samples: None,
         images: None,
         local,
@@ -239,11 +245,13 @@ fn bart(fields: &Fields, kind: &str) -> Result<(EncoderDecoderConfig, KeyMap)> {
     let is_tied = fields.flag_or("tie_word_embeddings", true)?;
     let config = EncoderDecoderConfig {
         vocab_size,
+        source_vocab_size: None,
         features,
         head_dim: None,
         encoder,
         decoder,
         mel_bins: None,
+        frames: None,
         samples: None,
         images: None,
         local: None,
@@ -322,7 +330,7 @@ fn bart_keys(is_learned: bool, is_tied: bool) -> KeyMap {
 const BART_FIRST_POSITION: usize = 2;
 
 /// Adds the array names of the encoder or of the decoder.
-fn side_keys(keys: KeyMap, stage: &str) -> KeyMap {
+pub(super) fn side_keys(keys: KeyMap, stage: &str) -> KeyMap {
     let layer = format!("model.{stage}.layers.*");
     let block = format!("{stage}.blocks[*]");
     attention_keys(keys, &format!("{block}.attention"), &format!("{layer}.self_attn"), PROJECTIONS)
@@ -335,7 +343,7 @@ fn side_keys(keys: KeyMap, stage: &str) -> KeyMap {
 }
 
 /// Adds the array names of the decoder's attention to the encoded input.
-fn cross_keys(keys: KeyMap) -> KeyMap {
+pub(super) fn cross_keys(keys: KeyMap) -> KeyMap {
     attention_keys(keys, "decoder.blocks[*].cross", "model.decoder.layers.*.encoder_attn", PROJECTIONS)
         .norm("decoder.blocks[*].cross_norm.0", "model.decoder.layers.*.encoder_attn_layer_norm")
 }
@@ -351,11 +359,13 @@ fn whisper(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
     fields.skip(&["num_hidden_layers", "forced_decoder_ids", "alignment_heads", "lang_ids"]);
     let config = EncoderDecoderConfig {
         vocab_size: fields.size("vocab_size")?,
+        source_vocab_size: None,
         features,
         head_dim: None,
         encoder,
         decoder,
         mel_bins: Some(fields.size("num_mel_bins")?),
+        frames: None,
         samples: None,
         images: None,
         local: None,
@@ -427,11 +437,13 @@ fn images(fields: &Fields) -> Result<(EncoderDecoderConfig, KeyMap)> {
     let first_position = if is_learned { BART_FIRST_POSITION } else { text.natural_or("pad_token_id", 1)? + 1 };
     let config = EncoderDecoderConfig {
         vocab_size: text.size("vocab_size")?,
+        source_vocab_size: None,
         features,
         head_dim: None,
         encoder: side,
         decoder: side,
         mel_bins: None,
+        frames: None,
         samples: None,
         images: Some(ImageEncoderConfig { encoder, is_projected }),
         local: None,

@@ -15,7 +15,9 @@ const PUBLISHED: &str = include_str!("configurations.json");
 const PAGE: &str = include_str!("../../../../docs/models.md");
 
 /// Classes of models that are not decoders.
-const OTHERS: [&str; 139] = [
+const OTHERS: [&str; 141] = [
+    "fsmt",
+    "speech_to_text",
     "grounding-dino",
     "mm-grounding-dino",
     "bit",

@@ -25,7 +25,7 @@ fn inputs(case: &impl Fn(&str) -> Result<Array>) -> Result<(Array, BertOptions)>
 }
 
 /// Compares models of texts. Each case has the token that starts a text.
-const TEXTS: [(&str, i32); 15] = [
+const TEXTS: [(&str, i32); 17] = [
     ("longt5_local", 0),
     ("t5", 0),
     ("t5_gated", 0),
@@ -41,6 +41,8 @@ const TEXTS: [(&str, i32); 15] = [
     ("marian", 3),
     ("pegasus", 3),
     ("m2m_100", 3),
+    ("fsmt", 3),
+    ("fsmt_tied", 3),
 ];
 
 /// Models that read sound or images, and the token that starts a text.
@@ -54,8 +56,8 @@ const OTHERS: [(&str, i32); 7] = [
     ("donut_small", 3),
 ];
 
-/// Models that read samples of sound, and the token that starts a text.
-const SAMPLES: [(&str, i32); 2] = [("moonshine", 1), ("moonshine_biases", 1)];
+/// Models that read samples of sound or features that another program computes, and the token that starts a text.
+const SAMPLES: [(&str, i32); 3] = [("moonshine", 1), ("moonshine_biases", 1), ("speech_to_text", 3)];
 
 fn forward(model: EncoderDecoder, inputs: Array, mask: Option<Array>, targets: Array) -> Array {
     let options = mask.into_iter().fold(BertOptions::new(), BertOptions::attention_mask);
@@ -84,6 +86,29 @@ fn encoder_decoders_have_the_logits_of_transformers() -> Result<()> {
     setup();
     let mut models = TEXTS.into_iter().chain(OTHERS).step_by(quick::one_of(7));
     models.try_for_each(|(name, _)| check_logits(name))
+}
+
+#[test]
+fn fsmt_and_speech_to_text_have_the_logits_of_transformers() -> Result<()> {
+    setup();
+    for name in ["fsmt", "speech_to_text"] {
+        check_logits(name)?;
+        save_again::<EncoderDecoder>(name, &Folder::new().join(name))?;
+    }
+    let speech = EncoderDecoder::from_pretrained(folder("speech_to_text"))?;
+    fails(speech.encode(zeros([1, 6, 9]), &BertOptions::new()).check(), &["[batch, frames, 6]", "[1, 6, 9]"]);
+    fails(speech.sound_features(zeros([1, 100])).check(), &["the model reads features of sound", "`encode`"]);
+    let read = |text: &str| EncoderDecoder::read(&Config::from_json(text)?).map(|(config, _)| config);
+    // The defaults of the classes are the sizes of published models.
+    let published = read(r#"{"model_type": "fsmt"}"#)?;
+    assert_eq!((published.source_vocab_size, published.tie_embeddings), (Some(42024), false));
+    let tied = r#"{"model_type": "fsmt", "tie_word_embeddings": true, "src_vocab_size": 30}"#;
+    fails(read(tied), &["the vocabularies have 30 and 42024 tokens"]);
+    let small = read(r#"{"model_type": "speech_to_text"}"#)?;
+    assert_eq!(small.frames.map(|frames| frames.kernels), Some(vec![5, 5]));
+    fails(read(r#"{"model_type": "speech_to_text", "conv_kernel_sizes": [5]}"#), &["`num_conv_layers` must be 1"]);
+    fails(read(r#"{"model_type": "speech_to_text", "conv_channels": 5}"#), &["`conv_channels` is 5", "be even"]);
+    Ok(())
 }
 
 /// With padding, and with and without tokens that see all tokens.

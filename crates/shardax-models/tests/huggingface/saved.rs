@@ -36,7 +36,7 @@ const NOT_SAVED: [&str; 19] = [
 ];
 
 /// Models whose files contain tables of sines under the names that other models have for learned positions.
-const WITH_SINES: [&str; 2] = ["marian", "pegasus"];
+const WITH_SINES: [&str; 4] = ["marian", "pegasus", "fsmt", "fsmt_tied"];
 
 /// A model whose convolution is one array that transformers divides into three equal parts when it saves it. Here the parts have
 /// the sizes of queries, keys and values. transformers joins the parts when it loads a file, so that it can load both.

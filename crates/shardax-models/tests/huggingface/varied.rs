@@ -36,7 +36,8 @@ fn varied_models_have_the_logits_of_transformers_or_are_refused() -> Result<()> 
     Ok(())
 }
 
-const PAIRS: [&str; 14] = [
+const PAIRS: [&str; 15] = [
+    "fsmt",
     "longt5",
     "t5",
     "mt5",
@@ -81,7 +82,7 @@ fn difference(folder: &Path) -> Result<f32> {
             let (tokens, sounds) = (case.get("input_ids")?, case.get("input_features")?);
             model.forward(tokens, sounds, Some(&case.get("is_longer")?), &BertOptions::new())
         }
-        "moonshine" => {
+        "moonshine" | "speech_to_text" => {
             let model = EncoderDecoder::from_pretrained(folder)?;
             jit(forward).call((&model, case.get("input_values")?, case.get("decoder_input_ids")?))?
         }
