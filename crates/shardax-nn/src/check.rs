@@ -99,6 +99,21 @@ fn kind(owner: &str, name: &str, x: &Array, expected: &str, accepts: fn(DType) -
     Err(Error::new(ErrorKind::Type, message).help("convert the array with `astype`"))
 }
 
+/// Checks that every parameter is real, for an optimizer that compares gradients, since complex numbers have no order.
+#[track_caller]
+pub(crate) fn real_parameters<P: Tree>(owner: &str, params: &P) -> Result<()> {
+    for (path, param) in tree::leaves_with_path(params) {
+        if param.dtype().is_complex() {
+            let name = if path.is_empty() { "the parameter".to_owned() } else { format!("`{path}`") };
+            let message = format!("{owner} is for real parameters, but {name} is {}", param.type_name());
+            return Err(Error::new(ErrorKind::Type, message)
+                .at(std::panic::Location::caller())
+                .help("update real and imaginary parts as separate arrays with `contrib::split_real_and_imaginary`"));
+        }
+    }
+    Ok(())
+}
+
 /// Checks that two named arrays of `owner` have equal shapes.
 pub(crate) fn same_shape(owner: &str, a: (&str, &[usize]), b: (&str, &[usize])) -> Result<()> {
     if a.1 == b.1 {

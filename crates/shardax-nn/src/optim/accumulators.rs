@@ -17,18 +17,34 @@ pub(super) fn widened<P: Tree>(tree: P) -> Result<P> {
 }
 
 /// Computes updates in float32 if gradients or parameters have half precision, because their squares would overflow, and
-/// because small numbers that are added to large ones would be lost. The updates have the dtypes of the gradients.
+/// because small numbers that are added to large ones would be lost. The updates have the dtypes of the gradients, even if a
+/// number that is shared by all arrays of a tree has a wider dtype than some of them.
 pub(super) fn in_wide_dtypes<P: Tree, S>(
     grads: P,
     params: &P,
     update: impl FnOnce(P, &P) -> Result<(P, S)>,
 ) -> Result<(P, S)> {
-    let narrow: Vec<Option<DType>> =
-        tree::leaves(&grads).iter().map(|g| (wide_dtype(g.dtype()) != g.dtype()).then(|| g.dtype())).collect();
+    let dtypes = dtypes(&grads);
     let (updates, state) = update(widened(grads)?, &widened(params.clone())?)?;
-    let mut narrow = narrow.into_iter();
-    let updates = tree::map(|u| u.astype(narrow.next().flatten().unwrap_or(u.dtype())), updates)?;
-    Ok((updates, state))
+    Ok((with_dtypes(updates, dtypes)?, state))
+}
+
+/// Returns the dtypes of the leaves in order.
+pub(super) fn dtypes<T: Tree>(tree: &T) -> Vec<DType> {
+    tree::leaves(tree).iter().map(Array::dtype).collect()
+}
+
+/// Converts inexact leaves to these dtypes in order, if they are inexact too. A state whose dtypes change from step to step
+/// could not be the carry of a loop.
+pub(super) fn with_dtypes<T: Tree>(tree: T, dtypes: Vec<DType>) -> Result<T> {
+    let mut dtypes = dtypes.into_iter();
+    tree::map(
+        |x| match dtypes.next() {
+            Some(dtype) if dtype.is_inexact() && x.dtype().is_inexact() => x.astype(dtype),
+            _ => x,
+        },
+        tree,
+    )
 }
 
 /// Returns zeros like every array of `params`, in the dtype in which it is added up, or in the requested one.

@@ -467,7 +467,8 @@ impl<P: Tree> GradientTransformation<P> for ScaleByRadam {
             let mean = unbiased(&mu, &grads, self.b1, &count, self.nesterov)?;
             let scaled = tree::map(|m| r.astype(m.dtype()) * m, mean.clone())?;
             let scaled = ratio(scaled, bias_correction(&nu, self.b2, &count)?, self.eps, self.eps_root)?;
-            let is_reliable = ro.greater_equal(self.threshold);
+            // With a low threshold or a low `b2`, the rectification may be the root of a negative number.
+            let is_reliable = ro.greater_equal(self.threshold) & r.isfinite();
             let updates = super::tree_utils::where_(is_reliable, &scaled, &mean)?;
             Ok((updates, AdamState { count, mu, nu }))
         })

@@ -4,7 +4,7 @@ use shardax::prelude::*;
 
 use super::tree_utils::{abs_sq, dtype, total};
 use super::{GradientTransformation, in_wide_dtypes};
-use crate::check::{NOT_NEGATIVE, within};
+use crate::check::{NOT_NEGATIVE, real_parameters, within};
 
 /// The range of a bound: every number that is not negative, and infinity, which is no bound.
 const BOUND: std::ops::RangeFrom<f64> = 0.0..;
@@ -51,10 +51,14 @@ pub fn clip(max_delta: f64) -> Clip {
     Clip { max_delta }
 }
 
-stateless!(Clip, |this| within("clip", "max_delta", this.max_delta, BOUND), |this, updates, _params| tree::map(
-    |u| u.clip(-this.max_delta, this.max_delta),
-    updates
-));
+stateless!(
+    Clip,
+    |this, params| {
+        within("clip", "max_delta", this.max_delta, BOUND)?;
+        real_parameters("clip", params)
+    },
+    |this, updates, _params| tree::map(|u| u.clip(-this.max_delta, this.max_delta), updates)
+);
 
 /// The gradient transformation that [`clip_by_block_rms`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
@@ -266,11 +270,11 @@ pub fn keep_params_nonnegative() -> KeepParamsNonnegative {
     KeepParamsNonnegative {}
 }
 
-stateless!(KeepParamsNonnegative, |_this| Ok(()), |_this, updates, params| tree::map2(
-    |u, p| where_((&p + &u).less(0), -p, u),
-    updates,
-    params.clone()
-));
+stateless!(
+    KeepParamsNonnegative,
+    |_this, params| real_parameters("keep_params_nonnegative", params),
+    |_this, updates, params| tree::map2(|u, p| where_((&p + &u).less(0), -p, u), updates, params.clone())
+);
 
 /// The gradient transformation that [`zero_nans`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]

@@ -5,7 +5,7 @@ use shardax::prelude::*;
 use super::clipping::wide_global_norm;
 use super::tree_utils::{abs_sq, bias_correction, cast, update_moment};
 use super::{GradientTransformation, Schedule, count, full_in, in_wide_dtypes, safe_increment, scalar_dtype, zeros_in};
-use crate::check::{DECAY, FINITE, NOT_NEGATIVE, within};
+use crate::check::{DECAY, FINITE, NOT_NEGATIVE, real_parameters, within};
 
 /// The gradient transformation that [`scale`] returns.
 #[derive(Tree, Clone, Debug, PartialEq)]
@@ -593,6 +593,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleByRprop {
         within("scale_by_rprop", "eta_plus", self.eta_plus, 1.0..f64::INFINITY)?;
         within("scale_by_rprop", "min_step_size", self.min_step_size, NOT_NEGATIVE)?;
         within("scale_by_rprop", "max_step_size", self.max_step_size, self.min_step_size..f64::INFINITY)?;
+        real_parameters("scale_by_rprop", params)?;
         let step_sizes = full_in(params, self.learning_rate)?;
         Ok(RpropState { step_sizes, prev_updates: zeros_in(params, None)? })
     }

@@ -20,15 +20,18 @@
 //! # Ok::<(), shardax::Error>(())
 //! ```
 
-/// Implements a transformation without state. The arguments are the type, a closure that checks the numbers, and a closure
-/// that returns the updates.
+/// Implements a transformation without state. The arguments are the type, a closure that checks the numbers (and the
+/// parameters), and a closure that returns the updates.
 macro_rules! stateless {
     ($name:ident, |$it:ident| $check:expr, |$this:ident, $updates:ident, $params:ident| $body:expr) => {
+        stateless!($name, |$it, _init_params| $check, |$this, $updates, $params| $body);
+    };
+    ($name:ident, |$it:ident, $init_params:ident| $check:expr, |$this:ident, $updates:ident, $params:ident| $body:expr) => {
         impl<P: Tree> GradientTransformation<P> for $name {
             type State = ();
 
             #[track_caller]
-            fn init(&self, _params: &P) -> Result<()> {
+            fn init(&self, $init_params: &P) -> Result<()> {
                 let $it = self;
                 $check
             }
@@ -101,7 +104,9 @@ pub use tree_utils::safe_increment;
 
 use shardax::prelude::{Array, ArrayLike, DType, Result, Tree, remainder, tree, where_, zeros_dtype};
 
-use accumulators::{full_in, in_wide_dtypes, one_minus_power, scalar_dtype, wide_dtype, widened, zeros_in};
+use accumulators::{
+    dtypes, full_in, in_wide_dtypes, one_minus_power, scalar_dtype, wide_dtype, widened, with_dtypes, zeros_in,
+};
 
 /// A transformation of gradients of parameters of type `P`, any tree.
 #[diagnostic::on_unimplemented(

@@ -2,7 +2,7 @@
 
 use shardax::prelude::*;
 
-use super::tree_utils::{bias_correction, cast, update_moment};
+use super::tree_utils::{abs_sq, bias_correction, cast, conjugate, update_moment};
 use super::{
     AdamW, AddDecayedWeights, GradientTransformation, Partition, ScaleByAdam, ScaleByLearningRate, Schedule,
     add_decayed_weights, count, in_wide_dtypes, partition, safe_increment, scale_by_adam, scale_by_learning_rate,
@@ -65,9 +65,9 @@ impl ScaleByMuon {
         let (a, b, c) = self.ns_coeffs;
         // The smaller of the two Gram matrices.
         let mut x = if rows > columns { x.t() } else { x };
-        x = &x / (x.square().sum(..).sqrt() + self.eps);
+        x = &x / (abs_sq(&x).sum(..).sqrt() + self.eps);
         for _ in 0..self.ns_steps {
-            let square = x.matmul(x.t());
+            let square = x.matmul(conjugate(x.t()));
             let polynomial = b * &square + (c * &square).matmul(&square);
             x = a * &x + polynomial.matmul(&x);
         }

@@ -6,7 +6,7 @@ use super::tree_utils::{abs_sq, bias_correction, mul, update_moment, update_mome
 use super::{
     GradientTransformation, count, full_in, in_wide_dtypes, safe_increment, scalar_dtype, wide_dtype, zeros_in,
 };
-use crate::check::{DECAY, FINITE, NOT_NEGATIVE, within};
+use crate::check::{DECAY, FINITE, NOT_NEGATIVE, real_parameters, within};
 
 /// `1 / sqrt(n + eps)`, or `1 / (sqrt(n) + eps)`.
 fn inverse_root(n: Array, eps: f64, eps_in_sqrt: bool) -> Array {
@@ -466,6 +466,7 @@ impl<P: Tree> GradientTransformation<P> for ScaleBySm3 {
         within("scale_by_sm3", "b1", self.b1, DECAY)?;
         within("scale_by_sm3", "b2", self.b2, 0.0..=1.0)?;
         within("scale_by_sm3", "eps", self.eps, FINITE)?;
+        real_parameters("scale_by_sm3", params)?;
         Ok(Sm3State {
             mu: tree::leaves(params)
                 .iter()

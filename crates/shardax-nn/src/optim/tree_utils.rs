@@ -553,6 +553,7 @@ pub fn safe_increment(count: impl ArrayLike) -> Array {
     shardax::numpy::where_(incremented.greater(&count), &incremented, &count)
 }
 
-fn conjugate(x: Array) -> Array {
+/// Returns the complex conjugate of an array, and a real array as it is.
+pub(super) fn conjugate(x: Array) -> Array {
     if x.dtype().is_complex() { x.conj() } else { x }
 }

@@ -8,7 +8,7 @@ use super::{
     AddDecayedWeights, GradientTransformation, ScaleByLearningRate, Schedule, add_decayed_weights, count,
     in_wide_dtypes, safe_increment, scalar_dtype, scale_by_learning_rate, zeros_in,
 };
-use crate::check::{DECAY, NOT_NEGATIVE, within};
+use crate::check::{DECAY, NOT_NEGATIVE, real_parameters, within};
 
 transformation! {
     /// Scales by the distance of the gradients from their mean in the step before.
@@ -229,6 +229,7 @@ transformation! {
         within("scale_by_adopt", "b1", this.b1, DECAY)?;
         within("scale_by_adopt", "b2", this.b2, DECAY)?;
         within("scale_by_adopt", "eps", this.eps, NOT_NEGATIVE)?;
+        real_parameters("scale_by_adopt", params)?;
         Ok(AdoptState { count: count(), mu: zeros_in(params, None)?, nu: zeros_in(params, None)? })
     };
     update |this, grads, state, _params| {
@@ -291,6 +292,7 @@ transformation! {
     }
     init |this, params| {
         within("scale_by_madgrad", "momentum", this.momentum, DECAY)?;
+        real_parameters("scale_by_madgrad", params)?;
         let zeros = zeros_in(params, None)?;
         Ok(MadgradState { count: count(), grad_sum_sq: zeros.clone(), s: zeros, x0: tree::map(|x| x, params.clone())? })
     };

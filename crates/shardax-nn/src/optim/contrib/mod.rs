@@ -47,8 +47,9 @@ macro_rules! transformation {
             }
 
             fn update(&self, grads: P, $old: Self::State, params: &P) -> Result<(P, Self::State)> {
-                let $this = self;
-                in_wide_dtypes(grads, params, |$grads, $at| $body)
+                let ($this, dtypes) = (self, super::dtypes(&$old));
+                let (updates, state) = in_wide_dtypes(grads, params, |$grads, $at| $body)?;
+                Ok((updates, super::with_dtypes(state, dtypes)?))
             }
         }
     };
@@ -75,7 +76,8 @@ pub use sophia::*;
 use super::tree_utils::MixedDtype;
 use super::{
     AddDecayedWeights, GradientTransformation, ScaleByLearningRate, Schedule, add_decayed_weights, count,
-    in_wide_dtypes, one_minus_power, safe_increment, scalar_dtype, scale_by_learning_rate, wide_dtype, zeros_in,
+    dtypes, in_wide_dtypes, one_minus_power, safe_increment, scalar_dtype, scale_by_learning_rate, wide_dtype,
+    with_dtypes, zeros_in,
 };
 use shardax::prelude::*;
 

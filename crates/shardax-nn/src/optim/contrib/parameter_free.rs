@@ -7,7 +7,7 @@ use super::{
     AddDecayedWeights, GradientTransformation, ScaleByLearningRate, Schedule, add_decayed_weights, count, estimate,
     in_wide_dtypes, one_minus_power, safe_increment, scalar_dtype, scale_by_learning_rate, zeros_in,
 };
-use crate::check::{DECAY, FINITE, within};
+use crate::check::{DECAY, FINITE, real_parameters, within};
 
 fn squared_norm<P: Tree>(tree: &P) -> Array {
     NormOptions::new().squared(true).norm(tree)
@@ -53,6 +53,7 @@ transformation! {
     }
     init |this, params| {
         within("scale_by_cocob", "alpha", this.alpha, FINITE)?;
+        real_parameters("scale_by_cocob", params)?;
         Ok(CocobState {
             init_particles: tree::map(|x| x, params.clone())?,
             cumulative_gradients: zeros_in(params, None)?,
