@@ -157,3 +157,21 @@ fn spectra_of_no_elements_are_empty() -> Result<()> {
     }
     Ok(())
 }
+
+/// The transpose of a Hermitian matrix is its conjugate. JAX solves the transposed equations for complex matrices, too.
+#[test]
+fn gradients_of_complex_conjugate_gradients_are_gradients_of_solutions() -> Result<()> {
+    setup();
+    let a = lax::complex(array([[3.0f32, 0.5], [0.5, 2.0]]), array([[0.0f32, 1.0], [-1.0, 0.0]]));
+    let b = lax::complex(array([1.0f32, -2.0]), array([0.5f32, 1.5]));
+    let solved = |b: Array| {
+        let solver = shardax::scipy::sparse::linalg::IterativeSolve::new().tol(1e-7);
+        solver.cg(|x: Array| a.matmul(x), b).map(|x| (x.real() + 2 * x.imag()).sum(..))
+    };
+    let expected = grad(|b: Array| {
+        let x = linalg::solve(&a, b);
+        (x.real() + 2 * x.imag()).sum(..)
+    });
+    assert!(allclose(grad(solved).call(&b)?, expected.call(&b)?, 1e-5, 1e-5)?);
+    Ok(())
+}

@@ -128,6 +128,8 @@ impl<'a, T: Tree + Clone> IterativeSolve<'a, T> {
         symmetric: bool,
         method: fn(&Problem<'_>) -> Result<Vec<Array>>,
     ) -> Result<T> {
+        // The transpose of a Hermitian matrix is its conjugate, so that only a real matrix is its own transpose.
+        let symmetric = symmetric && !Flat::of(&b).leaves.iter().any(|b| b.dtype().is_complex());
         let solver = |a: MatVec<'_, T>, b: T| self.run(a, &b, method);
         let transpose = if symmetric { TransposeSolve::Symmetric } else { TransposeSolve::With(&solver) };
         custom_linear_solve(a, b, &solver, transpose)
