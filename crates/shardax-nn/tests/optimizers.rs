@@ -108,7 +108,10 @@ fn radam_of_low_thresholds_is_not_nan() -> Result<()> {
             state = state.apply_gradients(array([0.5f32, -0.25]))?;
         }
         let params = state.params.to_vec::<f32>()?;
-        assert!(params.iter().all(|p| p.is_finite()) && params[0] < 1.0 && params[1] > -2.0, "{b2} {threshold}: {params:?}");
+        assert!(
+            params.iter().all(|p| p.is_finite()) && params[0] < 1.0 && params[1] > -2.0,
+            "{b2} {threshold}: {params:?}"
+        );
     }
     Ok(())
 }

@@ -75,9 +75,9 @@ pub use sophia::*;
 
 use super::tree_utils::MixedDtype;
 use super::{
-    AddDecayedWeights, GradientTransformation, ScaleByLearningRate, Schedule, add_decayed_weights, count,
-    dtypes, in_wide_dtypes, one_minus_power, safe_increment, scalar_dtype, scale_by_learning_rate, wide_dtype,
-    with_dtypes, zeros_in,
+    AddDecayedWeights, GradientTransformation, ScaleByLearningRate, Schedule, add_decayed_weights, count, dtypes,
+    in_wide_dtypes, one_minus_power, safe_increment, scalar_dtype, scale_by_learning_rate, wide_dtype, with_dtypes,
+    zeros_in,
 };
 use shardax::prelude::*;
 
