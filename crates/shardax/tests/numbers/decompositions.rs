@@ -163,3 +163,18 @@ fn complex_factors_that_do_not_exist_have_no_numbers() -> Result<()> {
     assert_eq!(mixed.get(1).real().to_vec::<f32>()?, [2.0, 0.0, 0.0, 2.0]);
     Ok(())
 }
+
+/// As in JAX, all of the factor is NaN. XLA computes the columns before the first diagonal element that is zero.
+#[test]
+fn factors_of_singular_matrices_are_nan() -> Result<()> {
+    super::common::quick::setup();
+    let singular = array([[[4.0f32, 2.0], [2.0, 1.0]], [[4.0, 0.0], [0.0, 0.0]], [[4.0, 0.0], [0.0, 1.0]]]);
+    for dtype in [DType::F32, DType::F64, DType::Complex64] {
+        let factors = linalg::cholesky(singular.astype(dtype));
+        let nan = factors.isnan().to_vec::<bool>()?;
+        assert_eq!(nan, [true, false, true, true, true, false, true, true, false, false, false, false], "{dtype}");
+    }
+    let one = linalg::cholesky(array([[1.0f32, 1.0], [1.0, 1.0]])).to_vec::<f32>()?;
+    assert!(one[0].is_nan() && one[2].is_nan() && one[3].is_nan() && one[1] == 0.0, "{one:?}");
+    Ok(())
+}

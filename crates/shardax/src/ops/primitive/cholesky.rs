@@ -52,7 +52,7 @@ impl Primitive for Cholesky {
         widened(cx, args, outs, |cx, args, outs| {
             let l = cx.op("stablehlo.cholesky", args, "lower = true", &outs[0]);
             // The elements above the diagonal are unspecified.
-            cx.expand(&[l], |l| Ok(vec![with_nan_parts(&l[0]).tril(0)]))
+            cx.expand(&[l], |l| Ok(vec![with_nan(&l[0]).tril(0)]))
         })
     }
 
@@ -74,11 +74,14 @@ impl Primitive for Cholesky {
     }
 }
 
-/// XLA marks complex factors that do not exist by a real part of NaN and an imaginary part of 0. Both parts are unknown.
-fn with_nan_parts(l: &Array) -> Array {
-    if !l.dtype().is_complex() {
-        return l.clone();
-    }
-    let nan = Array::literal(Scalar::float(f64::NAN), l.dtype().real(), false);
-    where_(l.not_equal(l), complex(&nan, &nan), l)
+/// Makes the factor of a matrix that is not positive definite NaN. XLA computes the columns before the first diagonal element
+/// that is zero, and marks complex factors by a real part of NaN and an imaginary part of 0.
+fn with_nan(l: &Array) -> Array {
+    let real = l.dtype().real();
+    let nan = Array::literal(Scalar::float(f64::NAN), real, false);
+    let nan = if l.dtype().is_complex() { complex(&nan, &nan) } else { nan };
+    // NaN is not greater than zero either.
+    let is_definite = l.diagonal(0, -2, -1).real().greater(Array::literal(Scalar::float(0.0), real, false));
+    let is_definite = is_definite.all(-1).expand_dims([-2, -1]);
+    where_(is_definite, l, nan)
 }
