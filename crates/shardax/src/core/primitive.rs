@@ -42,6 +42,8 @@ pub struct BatchAxis {
     pub spmd_names: SmallVec<[AxisName; 2]>,
     /// The axes of type [`Explicit`](crate::AxisType::Explicit) over which the mapped dimensions are split.
     pub explicit: DimSpec,
+    /// The mesh of the mapped arrays, for values that are repeated where no mesh is in context.
+    pub mesh: Option<AbstractMesh>,
 }
 
 impl BatchAxis {

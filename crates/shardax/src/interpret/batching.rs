@@ -12,7 +12,7 @@ use crate::core::program::{Atom, Aval, Env, Program};
 use crate::error::Result;
 use crate::sharding::axis_env::{AxisKind, BoundAxis};
 use crate::sharding::context::explicit_mesh;
-use crate::sharding::{DimSpec, Typed};
+use crate::sharding::{AbstractMesh, DimSpec, Typed, get_abstract_mesh};
 
 /// Computes the outputs of `program` on batched inputs, and their batch axes.
 pub(crate) fn batch_eval(
@@ -139,6 +139,11 @@ pub fn move_batch(array: &Array, dim: Option<usize>, to: usize, size: usize) -> 
 }
 
 impl BatchAxis {
+    /// Returns the mesh with `Explicit` axes of the context or, if none is in context, the mesh of the mapped arrays.
+    fn mesh(&self) -> Option<AbstractMesh> {
+        explicit_mesh().or_else(|| self.mesh.clone().filter(|_| get_abstract_mesh().is_none()))
+    }
+
     /// Returns `array` with its batch axis at `to`. If it has none, the array is repeated along a new axis that is
     /// split like the batch axes of other arrays.
     #[track_caller]
@@ -149,7 +154,7 @@ impl BatchAxis {
             return move_batch(array, dim, to, self.size);
         }
         let typed = aval.sharding().cloned();
-        let typed = typed.or_else(|| Some(Typed::replicated(&explicit_mesh()?, aval.rank())));
+        let typed = typed.or_else(|| Some(Typed::replicated(&self.mesh()?, aval.rank())));
         let Some(typed) = typed else { return move_batch(array, dim, to, self.size) };
         let shape = aval.with_dim(to, self.size, DimSpec::None).shape;
         let dims: SmallVec<[usize; 4]> = (0..shape.len()).filter(|&i| i != to).collect();

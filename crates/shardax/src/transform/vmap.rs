@@ -185,7 +185,9 @@ impl Options {
                 .help("call `.axis_size(n)` when no argument is mapped"));
         };
         let explicit = self.mapped_entry(&avals, &dims)?;
-        let axis = BatchAxis { size, name: self.axis_name, spmd_names: self.spmd_axis_name.clone(), explicit };
+        let mapped = avals.iter().zip(&dims).filter(|(_, dim)| dim.is_some());
+        let mesh = mapped.filter_map(|(aval, _)| aval.sharding()).next().map(|typed| typed.mesh().clone());
+        let axis = BatchAxis { size, name: self.axis_name, spmd_names: self.spmd_axis_name.clone(), explicit, mesh };
 
         // Traces the function for one entry of the batch, and evaluates the trace on all entries.
         let inner: Vec<_> = avals

@@ -98,3 +98,63 @@ fn vmap_random_categorical_sample() -> Result<()> {
     assert_eq!(drawn.to_vec::<i32>()?, vmap(f).call((&whole(&keys), &whole(&logits)))?.to_vec::<i32>()?);
     Ok(())
 }
+
+/// A batch of models over an axis: gradients stay split, also with one input for all kernels.
+#[test]
+fn vmap_of_convolutions_over_explicit_axes() -> Result<()> {
+    let (_, _mesh) = mesh(4);
+    fn loss(x: Array, kernel: Array) -> Array {
+        lax::conv(x, kernel, [1], "SAME").square().sum(..)
+    }
+    let inputs = |spec: PartitionSpec| num(&[8, 2, 3, 9], 0.3, 0.1, spec);
+    let kernels = |spec: PartitionSpec| num(&[8, 4, 3, 3], 0.7, 0.2, spec);
+    let slopes = jit(vmap(grad(loss).argnums((Arg::<0>, Arg::<1>))));
+    let (dx, dkernel) = slopes.call((inputs(P!["x"]), kernels(P!["x"])))?;
+    assert_eq!((typed(&dx), typed(&dkernel)), ("float32[8@x,2,3,9]".into(), "float32[8@x,4,3,3]".into()));
+    let (expected_dx, expected_dkernel) = slopes.call((inputs(P![]), kernels(P![])))?;
+    same(&dx, &host(&expected_dx));
+    same(&dkernel, &host(&expected_dkernel));
+
+    // The gradient of the input of one kernel: a larger batch, whose sharding is not the sharding of an entry.
+    let kernel = kernels(P![]).get(0);
+    let one_kernel = jit(vmap(grad(move |x: Array| loss(x, kernel.clone()))));
+    let dx = one_kernel.call(inputs(P!["x"]))?;
+    assert_eq!(typed(&dx), "float32[8@x,2,3,9]");
+    same(&dx, &host(&one_kernel.call(inputs(P![]))?));
+
+    let input = inputs(P![]).get(0);
+    let one_input = jit(vmap(move |kernel: Array| lax::conv(&input, kernel, [1], "SAME")));
+    let out = one_input.call(kernels(P!["x"]))?;
+    assert_eq!(typed(&out), "float32[8@x,2,4,9]");
+    same(&out, &host(&one_input.call(kernels(P![]))?));
+    Ok(())
+}
+
+/// Tables and arrays of zeros are the same for all entries; no mesh is in context.
+#[test]
+fn vmap_with_values_of_all_entries_without_a_context_mesh() -> Result<()> {
+    let mesh = {
+        let (mesh, _guard) = mesh(4);
+        mesh
+    };
+    let x = device_put(ramp_values(), NamedSharding::new(&mesh, P!["x"]))?;
+    let check = |f: fn(Array) -> Array, ty: &str| -> Result<()> {
+        let f = jit(vmap(f));
+        let (split, expected) = (f.call(&x)?, f.call(ramp_values())?);
+        assert_eq!(typed(&split), ty);
+        same(&split, &host(&expected));
+        Ok(())
+    };
+    check(|x| zeros([5, 6]).at(array([0, 2, 2, 4])).add(&x), "float32[8@x,5,6]")?;
+    check(|x| interp(x.get(0), arange(0..4).astype(DType::F32), array([1.0f32, 3.0, 2.0, 5.0])), "float32[8@x,6]")?;
+    check(|x| array([1.0f32, 3.0, 2.0]).get(x.get(0).argmax(0) % 3), "float32[8@x]")?;
+    let slopes = jit(vmap(grad(|x: Array| (zeros([5, 6]).at(array([0, 2, 2, 4])).add(&x)).square().sum(..))));
+    let split = slopes.call(&x)?;
+    assert_eq!(typed(&split), "float32[8@x,4,6]");
+    same(&split, &host(&slopes.call(ramp_values())?));
+    Ok(())
+}
+
+fn ramp_values() -> Array {
+    (arange(0..192).astype(DType::F32) * 0.37).sin().reshape([8, 4, 6])
+}

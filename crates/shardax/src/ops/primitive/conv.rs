@@ -14,11 +14,12 @@ use super::window::{self, WindowDim};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value, bools};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
-use crate::core::program::trace::bind1;
+use crate::core::program::trace::{bind1, infer};
 use crate::core::program::{Aval, Flops};
 use crate::dtype::DType;
 use crate::error::{Result, bail, err};
 use crate::interpret::batching::move_batch;
+use crate::ops::auto_axes::with_auto_axes;
 use crate::ops::lax::complex;
 use crate::precision::Precision;
 use crate::shape::{Shape, size};
@@ -193,6 +194,74 @@ impl ConvGeneralDilated {
         }
         let (split, axis) = unfold(&out, self.lhs[1], 1, groups);
         fold(&split, axis, self.lhs[0], 1)
+    }
+
+    /// The convolution of a batch of `n`, and the dimension of the batch in the result.
+    fn batched(&self, n: usize, args: &[Array], dims: &[Option<usize>]) -> (Array, Option<usize>) {
+        let (groups, batch_groups) = (self.feature_group_count, self.batch_group_count);
+        let (out, at) = match (dims[0], dims[1]) {
+            // Batched inputs and one kernel: a larger batch.
+            (Some(l), None) => {
+                let out = self.apply(&fold(&args[0], l, self.lhs[0], batch_groups), &args[1]);
+                unfold(&out, self.out[0], 1, n)
+            }
+            // Batched kernels and one input: more output features.
+            (None, Some(r)) => {
+                let outer = groups.max(batch_groups);
+                let out = self.apply(&args[0], &fold(&args[1], r, self.rhs[0], outer));
+                unfold(&out, self.out[1], outer, n)
+            }
+            // Both batched: one group per entry.
+            (Some(l), Some(r)) => {
+                let (into, conv) = if batch_groups > 1 {
+                    (self.lhs[0], ConvGeneralDilated { batch_group_count: batch_groups * n, ..self.clone() })
+                } else {
+                    (self.lhs[1], ConvGeneralDilated { feature_group_count: groups * n, ..self.clone() })
+                };
+                let out = conv.apply(&fold(&args[0], l, into, 1), &fold(&args[1], r, self.rhs[0], 1));
+                unfold(&out, self.out[1], 1, n)
+            }
+            (None, None) => return (self.apply(&args[0], &args[1]), None),
+        };
+        (out, Some(at))
+    }
+
+    /// The convolution of a batch that is split over `Explicit` axes, unless the rule for a larger batch covers it.
+    ///
+    /// A requested sharding is the sharding of one entry. Kernels of a batch become groups of features, which must not be
+    /// split, so that the compiler chooses how these are computed.
+    fn batched_explicitly(
+        &self,
+        axis: &BatchAxis,
+        args: &[Array],
+        dims: &[Option<usize>],
+    ) -> Result<Option<(Array, Option<usize>)>> {
+        let is_larger_batch = dims[1].is_none() && self.batch_group_count == 1;
+        if is_larger_batch && self.out_sharding.is_none() {
+            return Ok(None);
+        }
+        let entries: Vec<Aval> = args
+            .iter()
+            .zip(dims)
+            .map(|(x, dim)| dim.map_or_else(|| x.aval(), |dim| x.aval().without_dim(dim)))
+            .collect();
+        let entry = infer(self, &entries)?.swap_remove(0);
+        let Some(typed) = entry.sharding() else { return Ok(None) };
+        let batch = axis.inserted(typed, 0)?;
+        let plain = ConvGeneralDilated { out_sharding: None, ..self.clone() };
+        if is_larger_batch {
+            let mut merged: SmallVec<[DimSpec; 4]> = typed.dims().into();
+            let axes = axis.explicit.axes().iter().chain(merged[self.out[0]].axes()).copied();
+            merged[self.out[0]] = axes.collect();
+            let out_sharding = Some(Arc::new(typed.with_dims(merged)));
+            return Ok(Some(ConvGeneralDilated { out_sharding, ..plain }.batched(axis.size, args, dims)));
+        }
+        let like = entry.with_dim(0, axis.size, DimSpec::None).with_sharding(Some(batch));
+        let out = with_auto_axes(&[&args[0], &args[1]], &like, |args| {
+            let (out, at) = plain.batched(axis.size, args, dims);
+            Ok(at.map_or_else(|| out.clone(), |at| move_batch(&out, Some(at), 0, axis.size)))
+        })?;
+        Ok(Some((out, Some(0))))
     }
 
     /// The cotangent of `rhs`: `lhs` convolved with the cotangent. Batch and features are exchanged, so that the
@@ -381,31 +450,12 @@ impl Primitive for ConvGeneralDilated {
     }
 
     fn batch(&self, axis: &BatchAxis, args: &[Array], dims: &[Option<usize>]) -> Result<(Outputs, Dims)> {
-        let (groups, batch_groups, n) = (self.feature_group_count, self.batch_group_count, axis.size);
-        let (out, at) = match (dims[0], dims[1]) {
-            // Batched inputs and one kernel: a larger batch.
-            (Some(l), None) => {
-                let out = self.apply(&fold(&args[0], l, self.lhs[0], batch_groups), &args[1]);
-                unfold(&out, self.out[0], 1, n)
-            }
-            // Batched kernels and one input: more output features.
-            (None, Some(r)) => {
-                let outer = groups.max(batch_groups);
-                let out = self.apply(&args[0], &fold(&args[1], r, self.rhs[0], outer));
-                unfold(&out, self.out[1], outer, n)
-            }
-            // Both batched: one group per entry.
-            (Some(l), Some(r)) => {
-                let (into, conv) = if batch_groups > 1 {
-                    (self.lhs[0], ConvGeneralDilated { batch_group_count: batch_groups * n, ..self.clone() })
-                } else {
-                    (self.lhs[1], ConvGeneralDilated { feature_group_count: groups * n, ..self.clone() })
-                };
-                let out = conv.apply(&fold(&args[0], l, into, 1), &fold(&args[1], r, self.rhs[0], 1));
-                unfold(&out, self.out[1], 1, n)
-            }
-            (None, None) => return Ok((smallvec![self.apply(&args[0], &args[1])], vec![None])),
+        let over_explicit =
+            if axis.explicit.axes().is_empty() { None } else { self.batched_explicitly(axis, args, dims)? };
+        let (out, at) = match over_explicit {
+            Some(out) => out,
+            None => self.batched(axis.size, args, dims),
         };
-        Ok((smallvec![out], vec![Some(at)]))
+        Ok((smallvec![out], vec![at]))
     }
 }

@@ -13,9 +13,10 @@ use crate::core::primitive::{
     BatchAxis, Dims, Operand, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts,
 };
 use crate::core::program::Aval;
-use crate::core::program::trace::bind1;
+use crate::core::program::trace::{bind1, infer};
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Error, Result, bail, err};
+use crate::ops::auto_axes::with_auto_axes;
 use crate::shape::Shape;
 use crate::sharding::DimSpec;
 
@@ -387,6 +388,17 @@ impl Primitive for Gather {
             unique_indices: self.unique_indices && (x || !indices),
             ..self.clone()
         };
+        if !x && !axis.explicit.axes().is_empty() {
+            // Positions that are split over devices have no sharding rule, but the batch keeps its axes.
+            let positions_entry = dims[1].map_or_else(|| args[1].aval(), |dim| args[1].aval().without_dim(dim));
+            let entry = infer(self, &[args[0].aval(), positions_entry])?.swap_remove(0);
+            if let Some(typed) = entry.sharding() {
+                let batch = axis.inserted(typed, 0)?;
+                let like = entry.with_dim(0, axis.size, DimSpec::None).with_sharding(Some(batch));
+                let out = with_auto_axes(&[&operand, &positions], &like, |args| Ok(gather.apply(&args[0], &args[1])))?;
+                return Ok((smallvec![out], vec![Some(0)]));
+            }
+        }
         Ok((smallvec![gather.apply(&operand, &positions)], vec![Some(0)]))
     }
 }
