@@ -26,7 +26,8 @@ pub type MatVec<'a, T> = &'a dyn Fn(T) -> Result<T>;
 pub enum TransposeSolve<'a, T> {
     /// No solver, so the solution cannot be differentiated in reverse mode.
     None,
-    /// The linear function is its own transpose, so `solve` also solves the transposed equations.
+    /// The linear function is its own transpose, so `solve` also solves the transposed equations. A Hermitian matrix that is
+    /// not real is not its own transpose.
     Symmetric,
     /// A solver that receives the transposed function and the right side.
     With(&'a dyn Fn(MatVec<'_, T>, T) -> Result<T>),
