@@ -114,6 +114,35 @@ pub(crate) fn real_parameters<P: Tree>(owner: &str, params: &P) -> Result<()> {
     Ok(())
 }
 
+/// Checks that the last dimension of an input of `owner` has the number of features of its kernel, `[in, out]`.
+pub(crate) fn input_features(owner: &str, x: &Array, kernel: &Array) -> Result<()> {
+    x.check()?;
+    kernel.check()?;
+    let &[expected, _] = kernel.shape() else { return Ok(()) };
+    let (shape, input) = (x.shape(), x.type_name());
+    let Some((&features, leading)) = shape.split_last() else {
+        let message = format!("{owner}: the input {input} is one number, and the layer takes {expected} features");
+        return Err(Error::new(ErrorKind::Value, message).help("pass an array of the shape [..., features]"));
+    };
+    if features == expected {
+        return Ok(());
+    }
+    let message = format!(
+        "{owner}: the input {input} has {features} features in its last dimension, and the layer takes {expected}"
+    );
+    let product = |dims: &[usize]| dims.iter().try_fold(1, |product: usize, dim| product.checked_mul(*dim));
+    let flattened = (1..shape.len()).find(|start| product(&shape[*start..]) == Some(expected));
+    let help = if let Some(start) = flattened {
+        let kept: String = shape[..start].iter().map(|dim| format!("{dim}, ")).collect();
+        format!("flatten the input: `x.reshape([{kept}-1])`")
+    } else if let Some(dim) = leading.iter().position(|size| *size == expected) {
+        format!("move the features to the last dimension: `x.moveaxis({dim}, -1)`")
+    } else {
+        format!("make the layer with {features} input features, or pass an array of the shape [..., {expected}]")
+    };
+    Err(Error::new(ErrorKind::Value, message).help(help))
+}
+
 /// Checks that two named arrays of `owner` have equal shapes.
 pub(crate) fn same_shape(owner: &str, a: (&str, &[usize]), b: (&str, &[usize])) -> Result<()> {
     if a.1 == b.1 {

@@ -9,6 +9,7 @@ use shardax::{Error, ErrorKind};
 use super::kernel::with_bias;
 use super::{Layer, Linear};
 use crate::OverwriteWithGradient;
+use crate::check::{input_features, require};
 use crate::ranks::allow_any_ranks;
 use crate::shardings::sharding_for_dot;
 
@@ -182,7 +183,9 @@ impl Fp8Linear {
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let Linear { kernel, bias, .. } = &self.linear;
-        let (x, kernel, bias) = self.linear.options.in_dtype(x.into_array(), kernel, bias);
+        let x = x.into_array();
+        require!(&x, input_features("Fp8Linear", &x, kernel));
+        let (x, kernel, bias) = self.linear.options.in_dtype(x, kernel, bias);
         with_bias(self.dot_general.dot(x, kernel), bias)
     }
 }

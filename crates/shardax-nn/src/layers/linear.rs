@@ -5,6 +5,7 @@ use shardax::prelude::*;
 
 use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelOptions, KernelShape, with_bias};
 use crate::Rngs;
+use crate::check::{input_features, require};
 use crate::shardings::sharding_for_dot;
 
 /// A linear layer: `x · kernel + bias` over the last axis.
@@ -56,10 +57,12 @@ impl Linear {
         KernelBuilder::new([in_features, out_features])
     }
 
-    /// Applies the layer. `x` is `[..., in]`, the result `[..., out]`.
+    /// Applies the layer. `x` is `[..., in]`, the result `[..., out]`. The result is an error if `x` has another number of features.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {
-        let (x, kernel, bias) = self.options.in_dtype(x.into_array(), &self.kernel, &self.bias);
+        let x = x.into_array();
+        require!(&x, input_features("Linear", &x, &self.kernel));
+        let (x, kernel, bias) = self.options.in_dtype(x, &self.kernel, &self.bias);
         let dot = sharding_for_dot(DotOptions::new().precision(self.options.precision), &x, &kernel);
         with_bias(dot.dot(x, kernel), bias)
     }

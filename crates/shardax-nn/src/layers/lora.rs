@@ -5,6 +5,7 @@ use shardax::nn::initializers::{self, Initializer};
 use shardax::prelude::*;
 
 use super::{Layer, Linear, promoted};
+use crate::check::input_features;
 use crate::shardings::sharding_for_dot;
 use crate::{LoRAParam, Rngs};
 
@@ -129,6 +130,10 @@ impl<B> LoRA<B> {
     /// Returns `x` in the computation dtype, and `x · a · b`.
     #[track_caller]
     fn adapt(&self, x: Array) -> (Array, Array) {
+        if let Err(error) = input_features("LoRA", &x, &self.lora_a) {
+            let failed = Array::from_error(error, &x);
+            return (failed.clone(), failed);
+        }
         let arrays = [x, self.lora_a.clone().into_inner(), self.lora_b.clone().into_inner()];
         let [x, a, b] = match self.dtype {
             Some(dtype) => arrays.map(|x| x.astype(dtype)),

@@ -8,6 +8,7 @@ use shardax::{Error, ErrorKind};
 use super::kernel::with_bias;
 use super::{Layer, Linear, compute_dtype};
 use crate::Frozen;
+use crate::check::{input_features, require};
 use crate::ranks::allow_any_ranks;
 
 /// A [`Linear`] layer for inference with weights of 4 bits, where groups of inputs share a scale, or of 8 bits, where all
@@ -102,6 +103,7 @@ impl QuantizedLinear {
     pub fn forward(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
         let _ranks = allow_any_ranks();
+        require!(&x, input_features("QuantizedLinear", &x, &self.kernel));
         let operands: Vec<&Array> = [&x, &*self.scales].into_iter().chain(&self.bias).collect();
         let dtype = compute_dtype(self.dtype, &operands);
         let (shape, groups) = (self.kernel.shape(), self.scales.shape()[0]);

@@ -20,6 +20,24 @@ fn layers_name_mismatched_shapes_and_options() {
     let r = &mut Rngs::new(0);
     let reflected = Conv::builder(2, 3, [9]).padding(ConvPadding::Reflect).build(r);
     for (found, want) in [
+        (
+            message(Linear::new(3, 4, r).forward(ones([2, 5]))),
+            "float32[2,5] has 5 features in its last dimension, and the layer takes 3",
+        ),
+        (
+            message(Linear::new(3, 4, r).forward(ones([2, 5]))),
+            "make the layer with 5 input features, or pass an array of the shape [..., 3]",
+        ),
+        (message(Linear::new(8, 4, r).forward(ones([5, 2, 2, 2]))), "flatten the input: `x.reshape([5, -1])`"),
+        (
+            message(Linear::new(3, 4, r).forward(ones([2, 3, 5]))),
+            "move the features to the last dimension: `x.moveaxis(1, -1)`",
+        ),
+        (message(Linear::new(3, 4, r).forward(ones(()))), "is one number, and the layer takes 3 features"),
+        (message(LoRALinear::new(3, 4, 2, r).forward(ones([2, 5]))), "Linear: the input float32[2,5]"),
+        (message(LoRA::new(3, 2, 4, r).forward(ones([2, 5]))), "LoRA: the input float32[2,5]"),
+        (message(Fp8Linear::new(Linear::new(3, 4, r)).forward(ones([2, 5]))), "Fp8Linear: the input float32[2,5]"),
+        (message(GruCell::new(3, 4, r).forward(ones([2, 4]), ones([2, 5])).1), "Linear: the input float32[2,5]"),
         (message(LinearGeneral::new([3], [4], r).forward(ones([2, 5]))), "expects [3] in the dimensions [1]"),
         (message(LinearGeneral::new([3], [4], r).forward(ones(()))), "expects [3] in the dimensions [-1]"),
         (message(LinearGeneral::builder([3], [4]).axis([0, 1]).build(r).forward(ones([3, 3]))), "same length"),
