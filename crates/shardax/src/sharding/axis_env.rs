@@ -77,9 +77,14 @@ pub(crate) fn lookup(name: AxisName, operation: &str) -> Result<BoundAxis> {
             Name,
             "unbound axis name: {name}. Found an unbound axis name: {name}. To fix this, please call {operation} under `shard_map` ({bound_names})"
         )
-        .help(format!(
-            "call it inside `pmap(..).axis_name(\"{name}\")`, `vmap(..).axis_name(\"{name}\")` or `shard_map` over a mesh with an axis {name:?}"
-        ))
+        .help(match manual() {
+            Some((mesh, _)) if mesh.axis_names().any(|axis| axis == name) => {
+                format!("`shard_map` leaves the axis {name:?} of its mesh to the compiler: add it to `axis_names`")
+            }
+            _ => format!(
+                "call it inside `pmap(..).axis_name(\"{name}\")`, `vmap(..).axis_name(\"{name}\")` or `shard_map` over a mesh with an axis {name:?}"
+            ),
+        })
     })
 }
 

@@ -72,6 +72,14 @@ fn pmaps(t: &mut Table) {
     t.row("pmap: no axis name", Name, &["unbound axis name: devices", "axis_name(\"devices\")"], || {
         pmap(|x: Array| at!(psum(x, "devices"))).call(ones(8))
     });
+    t.row("shard_map: an axis of the compiler", Name, &["unbound axis name: b", "add it to `axis_names`"], || {
+        let mesh = make_mesh([("a", 4), ("b", 2)])?;
+        shard_map(|x: Array| at!(psum(x, "b")), &mesh)
+            .axis_names("a")
+            .in_specs(P!["a"])
+            .out_specs(P!["a"])
+            .call(ones(8))
+    });
     t.row("pmap: another axis name", Name, &["unbound axis name: b", "bound here: batch"], || {
         pmap(|x: Array| at!(pmean(x, "b"))).axis_name("batch").call(ones(8))
     });
