@@ -8,7 +8,7 @@ use quick::setup;
 use shardax::ErrorKind;
 use shardax_alloc as _;
 use shardax_nn::optim::contrib::*;
-use shardax_nn::optim::*;
+use shardax_nn::optim::{clip, *};
 use shardax_nn::prelude::*;
 
 fn dtypes<T: Tree>(tree: &T) -> Vec<DType> {
