@@ -133,8 +133,8 @@ pub(crate) fn input_features(owner: &str, x: &Array, kernel: &Array) -> Result<(
     let product = |dims: &[usize]| dims.iter().try_fold(1, |product: usize, dim| product.checked_mul(*dim));
     let flattened = (1..shape.len()).find(|start| product(&shape[*start..]) == Some(expected));
     let help = if let Some(start) = flattened {
-        let kept: String = shape[..start].iter().map(|dim| format!("{dim}, ")).collect();
-        format!("flatten the input: `x.reshape([{kept}-1])`")
+        let batch_sizes: String = shape[..start].iter().map(|dim| format!("{dim}, ")).collect();
+        format!("flatten the input: `x.reshape([{batch_sizes}-1])`")
     } else if let Some(dim) = leading.iter().position(|size| *size == expected) {
         format!("move the features to the last dimension: `x.moveaxis({dim}, -1)`")
     } else {
