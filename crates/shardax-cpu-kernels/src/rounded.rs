@@ -56,7 +56,7 @@ mod tests {
 
     use super::Rounded;
 
-    /// Numbers of all exponents, of which some are in the middle of two results, or next to the middle.
+    /// Numbers of all exponents. Some are in the middle of two results, or next to it.
     #[test]
     fn half_precision_rounds_to_nearest() {
         for upper in (0..1u32 << 20).step_by(61) {

@@ -6,7 +6,7 @@ use super::FramesEncoderConfig;
 use crate::error::value_error;
 use crate::shardings::{gather_last, gather_positions};
 
-/// Convolutions with gates, each of which halves the number of frames.
+/// Convolutions with gates. Each halves the number of frames.
 #[derive(Module, Clone, Debug)]
 pub(super) struct Frames {
     layers: Vec<Conv>,

@@ -78,7 +78,7 @@ const NORM_EPSILON: f64 = 1e-5;
 /// The stride of the first convolution and the maximum over neighbors together.
 const FIRST_STRIDE: usize = 4;
 
-/// The largest number of stages, each of which halves the rows and columns or doubles the distance of the places that a kernel reads.
+/// The largest number of stages. Each stage halves the rows and columns, or doubles the distance of the places that a kernel reads.
 const MAX_STAGES: usize = 16;
 
 impl Pretrained for Bit {

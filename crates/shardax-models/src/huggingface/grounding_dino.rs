@@ -209,7 +209,6 @@ impl Pretrained for GroundingDino {
             config.outputs.iter().map(|stage| config.image.features(stage.saturating_sub(1))).collect();
         let box_layers =
             |rngs: &mut Rngs| BoxLayers { layers: linear_layers(&[features, features, features, 4], rngs) };
-        let bias = |rngs: &Rngs| zeros_dtype([0usize; 0], rngs.policy().param_dtype);
         Ok(GroundingDino {
             text: Bert::make(&config.text, rngs)?,
             text_projection: Linear::new(config.text.hidden_size, features, rngs),
@@ -229,8 +228,8 @@ impl Pretrained for GroundingDino {
             decoder: (0..config.decoder.layers).map(|_| DecoderBlock::new(config, rngs)).collect(),
             decoder_norm: norm(features, rngs),
             boxes: (0..config.box_layers()).map(|_| box_layers(rngs)).collect(),
-            class_biases: (0..config.class_biases).map(|_| bias(rngs)).collect(),
-            proposal_bias: (config.class_biases > 0).then(|| bias(rngs)),
+            class_biases: (0..config.class_biases).map(|_| class_bias(rngs)).collect(),
+            proposal_bias: (config.class_biases > 0).then(|| class_bias(rngs)),
             outputs: config.outputs.clone(),
             max_text_len: config.max_text_len,
             position_base: config.position_base,
@@ -258,6 +257,11 @@ impl GroundingDinoConfig {
     fn box_layers(&self) -> usize {
         if self.shares_boxes { 1 } else { self.decoder.layers }
     }
+}
+
+/// Makes the number that is added to all similarities of a class.
+fn class_bias(rngs: &Rngs) -> Array {
+    zeros_dtype([0usize; 0], rngs.policy().param_dtype)
 }
 
 /// Reads the encoder of images, and its stages that are read.
