@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`matmul`] | batches of matrices, either operand transposed | f32, f64 |
 //! | [`matmul_bf16`], [`matmul_i8`] | batches of matrices, with sums of more bits | bf16, i8 |
+//! | [`matmul_i32`] | batches of matrices, with sums that wrap around | i32 |
 //! | [`few_rows`] | products of few rows and a matrix of fewer bits | f32 with bf16, f16, i8 and u8 |
 //! | [`grouped_rows`] | products of rows and a matrix of integers in groups with scales | f32 with integers of 4 and 8 bits |
 //! | [`convolution`] | convolutions with strides, dilations and padding | f32 |
@@ -128,7 +129,7 @@ pub use few_rows::{MAX_ROWS, Weight, few_rows};
 pub use filter_gradient::{MIN_PATCHES, filter_gradient};
 pub use filter_window::{FilterWindow, SPATIAL};
 pub use grouped::{GroupNumbers, GroupedIntegers, GroupedMatrix, grouped_rows};
-pub use low_precision::{Bf16Sum, has_bf16_instructions, matmul_bf16, matmul_i8};
+pub use low_precision::{Bf16Sum, has_bf16_instructions, matmul_bf16, matmul_i8, matmul_i32};
 #[cfg(feature = "decompositions")]
 pub use lu::lu;
 pub use matmul::{Float, matmul};

@@ -177,6 +177,29 @@ fn int8_products_are_exact() {
     }
 }
 
+fn check_int32<U: Unit<Element = i32, Sum = i32>>(unit: U) {
+    for (sizes, contracted) in cases() {
+        let [batch, rows, columns, _] = sizes;
+        let operands = Operands::new(sizes, contracted, |bits| bits as i32);
+        let products = product(unit, &operands, batch * rows * columns, 77);
+        for (index, products) in products.into_iter().enumerate().step_by(STEP) {
+            let (batch, row, column) = (index / (rows * columns), index / columns % rows, index % columns);
+            let expected =
+                operands.pairs(batch, row, column).fold(0i32, |sum, (x, y)| sum.wrapping_add(x.wrapping_mul(y)));
+            assert_eq!(products, expected, "{sizes:?} over {contracted:?} at {index}");
+        }
+    }
+}
+
+#[test]
+fn int32_products_wrap_around() {
+    check_int32(Int32);
+    #[cfg(target_arch = "x86_64")]
+    if let Some(unit) = int32::Int32Vectors::detect() {
+        check_int32(unit);
+    }
+}
+
 #[test]
 fn bf16_products_are_summed_in_f32() {
     check_bf16(Bf16Pairs);

@@ -68,7 +68,7 @@ impl Unit for Int8Pairs {
 
 /// Adds products of words to the sums of a tile, for four rows and half of the columns at a time: sums of more do not fit the registers.
 #[inline(always)]
-fn by_words<T: Copy + Default, const H: usize>(
+pub(super) fn by_words<T: Copy + Default, const H: usize>(
     left: &[u32],
     right: &[u32],
     sums: &mut Tile<T, H>,

@@ -23,7 +23,7 @@ mod tridiagonal;
 #[path = "../../src/view.rs"]
 mod view;
 
-use low_precision::{matmul_bf16, matmul_i8};
+use low_precision::{matmul_bf16, matmul_i8, matmul_i32};
 use view::{ShapeError, View};
 
 type Result<T> = std::result::Result<T, ShapeError>;

@@ -63,6 +63,58 @@ fn sums_of_products_of_bytes_are_exact() -> Result<()> {
     Ok(())
 }
 
+/// The lowest bits of an integer, as a number of the type.
+fn wrapped(x: i64, dtype: DType) -> i64 {
+    match dtype {
+        DType::I8 => i64::from(x as i8),
+        DType::U8 => i64::from(x as u8),
+        DType::I16 => i64::from(x as i16),
+        DType::U16 => i64::from(x as u16),
+        DType::I32 => i64::from(x as i32),
+        _ => i64::from(x as u32),
+    }
+}
+
+#[test]
+fn products_of_integers_wrap_around() -> Result<()> {
+    common::quick::setup();
+    const BATCH: usize = 2;
+    const ROWS: usize = 17;
+    const COLUMNS: usize = 19;
+    const DEPTH: usize = 40;
+    fn integer(index: usize) -> i64 {
+        i64::from((index as i32).wrapping_mul(77_777_777).wrapping_add(12_345))
+    }
+    for dtype in [DType::I8, DType::U8, DType::I16, DType::U16, DType::I32, DType::U32] {
+        let operand = |shape: [usize; 3]| {
+            let integers: Vec<i32> = (0..shape.iter().product()).map(|index| integer(index) as i32).collect();
+            Array::from_slice(&integers, &shape).map(|x| x.astype(dtype))
+        };
+        // Both operands in row order, and both transposed.
+        let products = jit(|x: Array, y: Array| {
+            let transposed =
+                einsum("bji,bkj->bik", (x.reshape([BATCH, DEPTH, ROWS]), y.reshape([BATCH, COLUMNS, DEPTH])));
+            (x.matmul(y).astype(DType::I64), transposed.astype(DType::I64))
+        });
+        let (plain, transposed) = products.call((operand([BATCH, ROWS, DEPTH])?, operand([BATCH, DEPTH, COLUMNS])?))?;
+        let [mut expected, mut expected_transposed] = [(); 2].map(|()| Vec::with_capacity(BATCH * ROWS * COLUMNS));
+        for index in 0..BATCH * ROWS * COLUMNS {
+            let (batch, row, column) = (index / (ROWS * COLUMNS), index / COLUMNS % ROWS, index % COLUMNS);
+            let (x, y) = (batch * ROWS * DEPTH, batch * DEPTH * COLUMNS);
+            let product = |x: usize, y: usize| wrapped(integer(x), dtype).wrapping_mul(wrapped(integer(y), dtype));
+            let sum = (0..DEPTH)
+                .fold(0i64, |sum, k| sum.wrapping_add(product(x + row * DEPTH + k, y + k * COLUMNS + column)));
+            let transposed =
+                (0..DEPTH).fold(0i64, |sum, k| sum.wrapping_add(product(x + k * ROWS + row, y + column * DEPTH + k)));
+            expected.push(wrapped(sum, dtype));
+            expected_transposed.push(wrapped(transposed, dtype));
+        }
+        assert_eq!(plain.to_vec::<i64>()?, expected, "{dtype}");
+        assert_eq!(transposed.to_vec::<i64>()?, expected_transposed, "{dtype}, transposed");
+    }
+    Ok(())
+}
+
 #[test]
 fn convolutions_of_bytes_are_exact() -> Result<()> {
     common::quick::setup();

@@ -20,8 +20,9 @@ pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], outs: &
     if let Some(Precision::Algorithm(preset)) = dot.precision {
         return Ok(Some(vec![by_algorithm(dot, preset, cx, args, out)?]));
     }
-    // The product is computed in 32 bits, which can represent the numbers of two different kinds of float8.
-    if out.dtype.is_narrow() {
+    // The product is computed in 32 bits, which can represent the numbers of two different kinds of float8. Sums of integers are the
+    // same, because the upper bits change no lower one.
+    if out.dtype.is_narrow() || matches!(out.dtype, DType::I8 | DType::U8 | DType::I16 | DType::U16) {
         let dtype = if out.dtype.is_float() { DType::F32 } else { DType::I32 };
         let wide = DotGeneral { preferred: Some(dtype), ..dot.clone() };
         let product = cx.apply(&wide, args, &[out.with_dtype(dtype)])?;
@@ -50,6 +51,10 @@ pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], outs: &
     }
     // A wider result is computed from widened operands: the plugin (xla-cpu-pjrt 0.0.1) is twice as fast that way.
     let args = widen(cx, args, dot.preferred);
+    #[cfg(feature = "cpu-kernels")]
+    if let Some(product) = int32_by_kernel(dot, cx, &args, out) {
+        return Ok(Some(vec![product]));
+    }
     match dot_vector::lower(dot, cx, &args, out) {
         Some(product) => Ok(Some(vec![product])),
         None => dot.lower(cx, &args, outs).map(Some),
@@ -72,6 +77,14 @@ fn by_kernels(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -
         Some(product) => Ok(Some(product)),
         None => kernels::matmul::lower_complex(dot, cx, &args, out),
     }
+}
+
+/// Calls the kernel for integers of 32 bits, if it is worthwhile.
+#[cfg(feature = "cpu-kernels")]
+fn int32_by_kernel(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
+    let untransposed = kernels::matmul::without_transposes(dot, cx, args);
+    let (dot, args) = untransposed.as_ref().map_or((dot, args), |(dot, args)| (dot, args.as_slice()));
+    kernels::low_precision::lower_int32(dot, cx, args, out)
 }
 
 /// Lowers a dot with an algorithm. CPUs compute operands of these types in the same way as without an algorithm. Fails

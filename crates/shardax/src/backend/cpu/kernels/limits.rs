@@ -5,9 +5,10 @@
 /// than it saves.
 pub(super) const MATMUL: usize = 1 << 20;
 
-/// Matmuls of bf16 on processors with instructions for them, and of int8.
+/// Matmuls of bf16 on processors with instructions for them, of int8, and of int32.
 pub(super) const MATMUL_BF16: usize = 1 << 14;
 pub(super) const MATMUL_INT8: usize = 1 << 6;
+pub(super) const MATMUL_INT32: usize = 1 << 12;
 
 /// Batches of products of small matrices: the minimum number of matrices, and of multiply-adds.
 pub(super) const SMALL_PRODUCTS_BATCH: usize = 8;

@@ -1,5 +1,6 @@
-//! Matmuls of bf16 with sums in f32, and of int8 with sums in int32, by the processor's instructions for such sums. XLA
-//! (xla-cpu-pjrt 0.0.1) widens the operands in memory first, which takes twice the time for bf16 and 30 times for int8.
+//! Matmuls of bf16 with sums in f32, and of int8 with sums in int32, by the processor's instructions for such sums, and of
+//! int32. XLA (xla-cpu-pjrt 0.0.1) widens narrower operands in memory first, which takes twice the time for bf16 and 30 times
+//! for int8. Its loop for int32 takes two to four times as long.
 
 use half::bf16;
 use shardax_cpu_kernels::{self as kernels, Bf16Sum, has_bf16_instructions};
@@ -24,22 +25,42 @@ pub(super) const TARGET: &str = "shardax_dot_low_precision";
 pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
     let operands = [args[0], args[1]].map(|v| stored(cx, v));
     let dtypes = operands.map(|v| cx.dtype(v));
+    match (dtypes, out.dtype) {
+        ([DType::Bf16, DType::Bf16], DType::Bf16 | DType::F32) => {
+            let min_side = if is_read_in_place(dot, cx, args) { 1 } else { limits::MATMUL_SIDE };
+            let is_fast = has_bf16_instructions() || is_always_used();
+            if is_fast { multiply(dot, cx, operands, out, limits::MATMUL_BF16, min_side) } else { None }
+        }
+        ([DType::I8, DType::I8], DType::I32) => multiply(dot, cx, operands, out, limits::MATMUL_INT8, 1),
+        _ => None,
+    }
+}
+
+/// Lowers a matmul of integers of 32 bits to a kernel, if it is worthwhile.
+pub(crate) fn lower_int32(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
+    let operands = [args[0], args[1]];
+    let is_int32 = matches!(out.dtype, DType::I32 | DType::U32) && operands.iter().all(|v| cx.dtype(*v) == out.dtype);
+    if is_int32 { multiply(dot, cx, operands, out, limits::MATMUL_INT32, limits::MATMUL_SIDE) } else { None }
+}
+
+/// Calls the kernel for a matmul of at least `limit` multiply-adds. Packing the operands costs more than it saves if one side is shorter
+/// than `min_side`.
+fn multiply(
+    dot: &DotGeneral,
+    cx: &mut Lowering,
+    operands: [Value; 2],
+    out: &Aval,
+    limit: usize,
+    min_side: usize,
+) -> Option<Value> {
     let [lhs, rhs] = operands.map(|v| cx.aval(v));
     let lhs_free = free(lhs.rank(), &dot.lhs_contract, &dot.lhs_batch);
     let rhs_free = free(rhs.rank(), &dot.rhs_contract, &dot.rhs_batch);
     let (batch, depth) = (size_of_dims(&lhs.shape, &dot.lhs_batch), size_of_dims(&lhs.shape, &dot.lhs_contract));
     let (rows, columns) = (size_of_dims(&lhs.shape, &lhs_free), size_of_dims(&rhs.shape, &rhs_free));
     let work = [rows, columns, depth].into_iter().fold(batch, usize::saturating_mul);
-    let (is_fast, limit, min_side) = match (dtypes, out.dtype) {
-        ([DType::Bf16, DType::Bf16], DType::Bf16 | DType::F32) => {
-            (has_bf16_instructions(), limits::MATMUL_BF16, limits::MATMUL_SIDE)
-        }
-        ([DType::I8, DType::I8], DType::I32) => (true, limits::MATMUL_INT8, 1),
-        _ => return None,
-    };
-    // Packing the operands costs more than it saves if one side is short.
-    let is_wide = is_read_in_place(dot, cx, args) || [rows, columns, depth].into_iter().all(|side| side >= min_side);
-    if !(is_fast && is_wide || is_always_used()) || !is_worth(work, limit) || !is_enabled(cx) {
+    let is_wide = is_always_used() || [rows, columns, depth].into_iter().all(|side| side >= min_side);
+    if !is_wide || !is_worth(work, limit) || !is_enabled(cx) {
         return None;
     }
     let lhs_parts = [&*dot.lhs_batch, &*lhs_free, &*dot.lhs_contract];
@@ -74,17 +95,21 @@ pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
     let (args, results) = frame.split();
     let ([a, b], [c]) = (args, results) else { return Err("not two operands and a result".into()) };
     match c.ty {
-        ElementType::F32 => multiply::<f32>([a, b], dims, c, threads),
-        ElementType::Bf16 => multiply::<bf16>([a, b], dims, c, threads),
-        ElementType::S32 => {
+        ElementType::F32 => multiply_bf16::<f32>([a, b], dims, c, threads),
+        ElementType::Bf16 => multiply_bf16::<bf16>([a, b], dims, c, threads),
+        ElementType::S32 | ElementType::U32 => {
             let (lhs, rhs) = (sizes(a.dims), sizes(b.dims));
-            Ok(kernels::matmul_i8(view(a, &lhs)?, view(b, &rhs)?, dims, numbers_mut(c)?, threads)?)
+            let out = numbers_mut(c)?;
+            Ok(match a.ty {
+                ElementType::S8 => kernels::matmul_i8(view(a, &lhs)?, view(b, &rhs)?, dims, out, threads)?,
+                _ => kernels::matmul_i32(view(a, &lhs)?, view(b, &rhs)?, dims, out, threads)?,
+            })
         }
         other => Err(format!("a result of {other:?}")),
     }
 }
 
-fn multiply<R: Bf16Sum + FromBytes + IntoBytes>(
+fn multiply_bf16<R: Bf16Sum + FromBytes + IntoBytes>(
     [a, b]: [&Arg<'_>; 2],
     dims: [usize; 2],
     c: &mut Ret<'_>,
