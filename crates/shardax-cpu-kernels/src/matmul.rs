@@ -113,14 +113,13 @@ fn matrices<'a, T>(
     Ok(matrices)
 }
 
-/// Computes `c = a b`. A task is a few rows, so that a thread which starts late computes fewer of them. If the right
-/// operand is transposed, a task is a few columns instead, because each task must pack its part of that operand, which
-/// takes most of the time.
+/// Computes `c = a b`. A task is a few rows or a few columns, so that a thread which starts late computes fewer of them. Each task packs
+/// the entire other operand, so the longer side is divided. Packing a transposed right operand takes longer.
 fn multiply<T: Float>(a: ArrayView3<'_, T>, b: ArrayView3<'_, T>, mut c: ArrayViewMut3<'_, T>, threads: usize) {
     let (batch, rows, columns) = c.dim();
     let work = c.len().saturating_mul(a.dim().2);
     let threads = threads.min(work / MIN_MULTIPLY_ADDS_PER_THREAD).max(1);
-    let by_rows = b.strides()[2] == 1 || columns < rows / 2;
+    let by_rows = if b.strides()[2] == 1 { columns <= rows } else { columns < rows / 2 };
     let (along, axis) = if by_rows { (rows, Axis(0)) } else { (columns, Axis(1)) };
     let blocks =
         if threads == 1 { 1 } else { (TASKS_PER_THREAD * threads).div_ceil(batch).min(along / MIN_ROWS).max(1) };
