@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use ndarray::{ArrayView2, ArrayViewMut2, Axis, Slice};
+use ndarray::{ArrayView2, ArrayViewMut2, Axis, Slice, s};
 
 use crate::patches::{COLUMNS, PATCHES_PER_MATMUL, Patches};
 use crate::phases::Phase;
@@ -17,6 +17,9 @@ use crate::{FilterWindow, Result, SPATIAL, ShapeError, View};
 
 /// The minimum number of rows in a task. Each task packs the filter, which would otherwise take most of the time.
 const MIN_ROWS: usize = 32;
+
+/// The minimum number of outputs in a task that computes all rows.
+const MIN_OUTPUTS: usize = 64;
 
 /// Computes a convolution.
 ///
@@ -120,7 +123,7 @@ impl<'a> Kernel<'a> {
         let [phase] = &self.phases[..] else { return };
         let mut room = Scratch::new(PATCHES_PER_MATMUL.min(rows.len()) * self.columns());
         for (start, out) in rows.step_by(PATCHES_PER_MATMUL).zip(out.chunks_mut(PATCHES_PER_MATMUL * self.outputs)) {
-            self.add_up(phase, &mut room, start..start + out.len() / self.outputs, out);
+            self.add_up_all(phase, &mut room, start..start + out.len() / self.outputs, out);
         }
     }
 
@@ -134,6 +137,12 @@ impl<'a> Kernel<'a> {
         let outputs = self.outputs;
         let columns = self.columns();
         let rows = PATCHES_PER_MATMUL.min(out.len() / outputs);
+        if let ([phase], true) = (&self.phases[..], self.is_whole && threads > 1)
+            && out.len() <= PATCHES_PER_MATMUL * outputs
+            && outputs >= 2 * MIN_OUTPUTS.max(rows)
+        {
+            return self.run_by_outputs(phase, out, threads);
+        }
         // Each thread gets at least one part. With several phases a part consists of entire lines, enough of them that each
         // phase has about as many rows as are multiplied together. How rows are divided changes no sum.
         let most = (out.len() / outputs).div_ceil(threads).max(MIN_ROWS);
@@ -151,10 +160,30 @@ impl<'a> Kernel<'a> {
                 let start = task * block;
                 let rows = start..start + out.len() / outputs;
                 match &self.phases[..] {
-                    [phase] if self.is_whole => self.add_up(phase, &mut room.patches, rows, out),
+                    [phase] if self.is_whole => self.add_up_all(phase, &mut room.patches, rows, out),
                     phases => phases.iter().for_each(|phase| self.compute(phase, room, &rows, out)),
                 }
             },
+        );
+    }
+
+    /// Computes few rows of an image without gaps. Each task computes a part of the outputs, because building the patches again takes less
+    /// time than packing the filter again. How outputs are divided changes no sum.
+    fn run_by_outputs(&self, phase: &Phase<'_>, out: &mut [f32], threads: usize) {
+        let rows = out.len() / self.outputs;
+        let width = self.outputs.div_ceil(threads).max(MIN_OUTPUTS);
+        let Ok(mut unassigned) = ArrayViewMut2::from_shape((rows, self.outputs), out) else { return };
+        let mut tasks = Vec::new();
+        for first in (0..self.outputs).step_by(width) {
+            let (part, following) = unassigned.split_at(Axis(1), width.min(self.outputs - first));
+            unassigned = following;
+            tasks.push((first, part));
+        }
+        run_tasks(
+            tasks,
+            threads,
+            || Scratch::new(rows * self.columns()),
+            |room, (first, mut part)| self.add_up(phase, room, 0..rows, first, &mut part),
         );
     }
 
@@ -167,7 +196,7 @@ impl<'a> Kernel<'a> {
             if phase.filter.is_empty() {
                 computed.fill(0.0);
             } else {
-                self.add_up(phase, &mut room.patches, patches.clone(), computed);
+                self.add_up_all(phase, &mut room.patches, patches.clone(), computed);
             }
             for (patch, computed) in patches.zip(computed.chunks_exact(self.outputs)) {
                 let start = (phase.place(patch) - rows.start) * self.outputs;
@@ -176,14 +205,26 @@ impl<'a> Kernel<'a> {
         }
     }
 
-    /// Computes some outputs of a phase, some positions of the filter at a time.
-    fn add_up(&self, phase: &Phase<'_>, room: &mut [f32], rows: Range<usize>, out: &mut [f32]) {
+    /// Computes all outputs of some rows of a phase.
+    fn add_up_all(&self, phase: &Phase<'_>, room: &mut [f32], rows: Range<usize>, out: &mut [f32]) {
+        let Ok(mut out) = ArrayViewMut2::from_shape((rows.len(), self.outputs), out) else { return };
+        self.add_up(phase, room, rows, 0, &mut out);
+    }
+
+    /// Computes some rows of a phase, and the outputs from `first_output` on, some positions of the filter at a time.
+    fn add_up(
+        &self,
+        phase: &Phase<'_>,
+        room: &mut [f32],
+        rows: Range<usize>,
+        first_output: usize,
+        out: &mut ArrayViewMut2<'_, f32>,
+    ) {
         let (features, outputs) = (self.features, self.outputs);
         let columns = phase.filter.len() / outputs;
         let (positions, each) = (columns / features, (COLUMNS / features).max(1));
-        let filter = ArrayView2::from_shape((columns, outputs), &phase.filter);
-        let out = ArrayViewMut2::from_shape((rows.len(), outputs), out);
-        let (Ok(filter), Ok(mut out)) = (filter, out) else { return };
+        let Ok(filter) = ArrayView2::from_shape((columns, outputs), &phase.filter) else { return };
+        let filter = filter.slice_move(s![.., first_output..first_output + out.ncols()]);
         for first in (0..positions).step_by(each) {
             let positions = first..(first + each).min(positions);
             let columns = positions.len() * features;
@@ -192,7 +233,7 @@ impl<'a> Kernel<'a> {
             let Ok(a) = ArrayView2::from_shape((rows.len(), columns), &*room) else { return };
             let of_positions = Slice::from(positions.start * features..positions.end * features);
             let before = if first == 0 { Before::Ignored } else { Before::Added };
-            product(&a, &filter.slice_axis(Axis(0), of_positions), before, &mut out);
+            product(&a, &filter.slice_axis(Axis(0), of_positions), before, out);
         }
     }
 }

@@ -117,14 +117,16 @@ fn convolutions_are_sums_of_products() {
     // Also a filter whose positions are contracted in several parts, with more features than columns of one part.
     let wide = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0, 1, 1], positions: [1, 3, 2] };
     let cases = WINDOWS.into_iter().chain([(wide, [1, 1, 3, 3, 500], [1, 3, 4])]);
-    let cases = cases.map(|(window, xs, spatial)| (window, [1; 3], xs, spatial));
-    for (window, base, xs, spatial) in cases.chain(BASE_DILATED) {
+    let cases = cases.map(|(window, xs, spatial)| (window, [1; 3], xs, spatial)).chain(BASE_DILATED);
+    let cases = cases.map(|(window, base, xs, spatial)| (window, base, xs, spatial, 7));
+    // Few positions with many outputs, which the threads divide.
+    for (window, base, xs, spatial, outputs) in cases.chain([(wide, [1; 3], [2, 1, 3, 3, 5], [1, 3, 4], 200)]) {
         let [a, b, c] = window.positions;
-        let (fs, outs) = ([a, b, c, xs[4], 7], [xs[0], spatial[0], spatial[1], spatial[2], 7]);
+        let (fs, outs) = ([a, b, c, xs[4], outputs], [xs[0], spatial[0], spatial[1], spatial[2], outputs]);
         let (x, filter) = (noise(size(&xs), 12), noise(size(&fs), 13));
         let mut want = Vec::new();
         for (image, e, output) in
-            (0..xs[0]).flat_map(|i| indices(spatial).flat_map(move |e| (0..7).map(move |o| (i, e, o))))
+            (0..xs[0]).flat_map(|i| indices(spatial).flat_map(move |e| (0..outputs).map(move |o| (i, e, o))))
         {
             let terms = indices(window.positions).enumerate().flat_map(|(n, p)| {
                 let dilated = location(&window, e, p);
@@ -132,9 +134,9 @@ fn convolutions_are_sums_of_products() {
                 let is_element = (0..SPATIAL).all(|d| dilated[d] % base[d] as i64 == 0);
                 let location = [0, 1, 2].map(|d| dilated[d] / base[d] as i64);
                 let (x, filter) = (&x, &filter);
-                (0..xs[4])
-                    .filter(move |_| is_element)
-                    .map(move |f| element(x, xs, image, location, f) * f64::from(filter[(n * xs[4] + f) * 7 + output]))
+                (0..xs[4]).filter(move |_| is_element).map(move |f| {
+                    element(x, xs, image, location, f) * f64::from(filter[(n * xs[4] + f) * outputs + output])
+                })
             });
             want.push(terms.sum());
         }
