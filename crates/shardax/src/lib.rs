@@ -261,7 +261,7 @@ pub use ops::state::{Ref, RefPart, ds, new_ref};
 pub use precision::{PrecisionGuard, default_matmul_precision};
 pub use rank_promotion::{RankPromotion, RankPromotionGuard, numpy_rank_promotion};
 pub use runtime::aot::{
-    Compiled, CrossCompiled, Lowered, ShapeDtypeStruct, compile_all, eval_shape, shape_dtype_struct,
+    Compiled, CrossCompiled, Lowered, ShapeDtypeStruct, Traced, compile_all, eval_shape, shape_dtype_struct,
     shape_dtype_struct_on,
 };
 pub use runtime::counts::{Counts, count};

@@ -19,7 +19,7 @@ use crate::interpret::higher_order::marked;
 use crate::ops::collective::constraint::constrain;
 use crate::ops::primitive::call::Call;
 use crate::runtime::aot::lower::LowerOptions;
-use crate::runtime::aot::{Lowered, LoweredFn};
+use crate::runtime::aot::{self, Lowered, LoweredFn, Traced};
 use crate::runtime::dispatch::{self, Cache};
 use crate::runtime::implicit_jit::is_jit_disabled;
 use crate::runtime::inner_traces::{InnerKey, InnerTrace, InnerTraces};
@@ -232,6 +232,45 @@ pub trait IntoJit<Args: Tree>: Function<Args> + Sized {
 impl<Args: Tree, F: Function<Args>> IntoJit<Args> for F {}
 
 impl<F: Function<Args>, Args: Tree> Jit<F, Args> {
+    /// Traces the function for arguments of these types. The result prints the program (JAX's
+    /// `jax.jit(f).trace(x).jaxpr`), and its `lower()` continues with the next stage.
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let f = jit(|x: Array, y: Array| x.sin() * y);
+    /// let traced = f.trace((ones(3), 2.0f32))?;
+    /// println!("{traced}");
+    /// assert!(traced.jaxpr().to_string().contains("sin"));
+    /// assert_eq!(traced.lower()?.compile()?.call((zeros(3), 2.0f32))?.to_vec::<f32>()?, [0.0; 3]);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error in the same cases as [`lower`](Jit::lower).
+    #[track_caller]
+    pub fn trace<A: IntoArgs<Args>>(&self, args: A) -> Result<Traced<Args, F::Output>> {
+        let _line = source::enter();
+        let flat = Flat::from_arguments(&args.into_args());
+        self.options.lower(&flat, &flat_fn(&self.f), None).map(Traced::new).at_caller()
+    }
+
+    /// Computes the types of the results without running the function; see [`eval_shape`](crate::eval_shape).
+    ///
+    /// ```
+    /// # use shardax::prelude::*;
+    /// let f = jit(|x: Array, y: Array| 2 * x + y);
+    /// let x = shape_dtype_struct((2, 3), DType::I32);
+    /// assert_eq!(f.eval_shape((&x, &x))?.aval().to_string(), "int32[2,3]");
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an error if the function fails while it is traced.
+    #[track_caller]
+    pub fn eval_shape<A: IntoArgs<Args>>(&self, args: A) -> Result<F::Output> {
+        aot::eval_shape(self, args)
+    }
+
     /// Traces and lowers the function for arguments of these types. You can pass
     /// [`shape_dtype_struct`](crate::shape_dtype_struct)s instead of arrays.
     ///

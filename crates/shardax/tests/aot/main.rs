@@ -426,3 +426,36 @@ fn several_programs_are_compiled_at_once() -> Result<()> {
     assert!(compile_all::<Array, Array>(&[])?.is_empty());
     Ok(())
 }
+
+/// JAX: `jit(f).trace(x).jaxpr`, `.lower()` and `.eval_shape`.
+#[test]
+fn jit_trace_has_the_program_and_lowers() -> Result<()> {
+    setup();
+    let f = jit(|x: Array, y: Array| x.sin() * y);
+    let traced = f.trace((ones(3), ones(3)))?;
+    assert_eq!(traced.to_string(), traced.jaxpr().to_string());
+    assert!(traced.to_string().contains("sin"), "{traced}");
+    assert_eq!(traced.out_info().leaves()[0].to_string(), "float32[3]");
+    assert_eq!(traced.args_info().leaves().len(), 2);
+    let lowered = traced.lower()?;
+    assert_eq!(lowered.as_text(), f.lower((ones(3), ones(3)))?.as_text());
+    assert_eq!(lowered.compile()?.call((zeros(3), ones(3)))?.to_vec::<f32>()?, [0.0; 3]);
+
+    let outside = new_ref(zeros(3))?;
+    let writes = jit(move |x: Array| -> Result<Array> {
+        outside.set(&x)?;
+        Ok(x)
+    });
+    assert_eq!(error(writes.trace(ones(3))?.lower()).kind(), ErrorKind::Value);
+    Ok(())
+}
+
+#[test]
+fn jit_eval_shape_has_types_without_values() -> Result<()> {
+    setup();
+    let x = shape_dtype_struct((2, 3), DType::I32);
+    let y = jit(|x: Array, y: Array| 2 * x + y).eval_shape((&x, &x))?;
+    assert_eq!(y.aval().to_string(), "int32[2,3]");
+    assert!(y.to_vec::<i32>().is_err());
+    Ok(())
+}

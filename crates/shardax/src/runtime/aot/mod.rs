@@ -9,6 +9,7 @@ mod leaves;
 pub(crate) mod lower;
 mod overlap;
 mod report;
+mod traced;
 mod traffic;
 
 pub use crate::compiler_options::CompilerOption;
@@ -19,6 +20,7 @@ pub(crate) use eval_shape::abstract_array;
 pub use eval_shape::{ShapeDtypeStruct, eval_shape, shape_dtype_struct, shape_dtype_struct_on};
 pub use leaves::{ArgInfo, LeafTree};
 pub use shardax_pjrt::MemoryAnalysis;
+pub use traced::Traced;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -100,6 +102,10 @@ impl LoweredFn {
         inputs.get(captures.len() + position)
     }
 
+    fn out_info(&self) -> LeafTree<Aval> {
+        LeafTree::new(&self.convention.out_def, self.request.program.out_avals())
+    }
+
     fn args_info(&self) -> LeafTree<ArgInfo> {
         LeafTree::new(
             &self.in_def,
@@ -132,6 +138,10 @@ pub struct Lowered<Args, Out> {
 
 impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
     pub(crate) fn new(lowered: LoweredFn) -> Result<Self> {
+        Lowered::of(Arc::new(lowered))
+    }
+
+    fn of(lowered: Arc<LoweredFn>) -> Result<Self> {
         if !lowered.convention.refs.is_empty() {
             return Err(err!(
                 Value,
@@ -142,7 +152,7 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
         }
         let text = lowered.request.lower(false)?.into();
         lowered.warn_of_donations();
-        Ok(Lowered { lowered: Arc::new(lowered), text, types: PhantomData })
+        Ok(Lowered { lowered, text, types: PhantomData })
     }
 
     /// The lowered function.
@@ -218,7 +228,7 @@ impl<Args: Tree, Out: Tree> Lowered<Args, Out> {
 
     /// Returns the type of each result.
     pub fn out_info(&self) -> LeafTree<Aval> {
-        LeafTree::new(&self.lowered.convention.out_def, self.lowered.request.program.out_avals())
+        self.lowered.out_info()
     }
 
     /// Returns the sharding of each argument, as far as it is determined before compilation; `None` for unused
