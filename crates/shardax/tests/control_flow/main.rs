@@ -12,6 +12,7 @@ mod nested;
 mod platform_dependent;
 mod products;
 mod refs;
+mod rule_per_argument;
 mod spmd;
 mod symbolic_zeros;
 

@@ -11,6 +11,7 @@ mod custom_vjp_remat;
 mod custom_vmap;
 mod linear_solve;
 mod loops;
+mod rule_per_argument;
 mod scan;
 mod symbolic_zeros;
 
@@ -24,6 +25,7 @@ pub use custom_vjp_remat::{RematRules, RematVjp};
 pub use custom_vmap::{CustomVmap, IntoBatched, SequentialVmap, custom_vmap, sequential_vmap};
 pub use linear_solve::{MatVec, TransposeSolve, custom_linear_solve, custom_root};
 pub use loops::{IntoPredicate, fori_loop, while_loop};
+pub use rule_per_argument::{ArgumentRule, FunctionWithRules, PerArgument, RulePerArgument};
 pub(crate) use scan::each;
 pub use scan::{AssociativeScanOptions, ScanOptions, associative_scan, map, scan, scan_n};
 pub use symbolic_zeros::{CustomVjpPrimal, JvpRule, SymbolicJvp, SymbolicVjp, VjpRules, WithZeros};
