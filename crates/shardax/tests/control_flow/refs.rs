@@ -281,3 +281,18 @@ fn ref_errors_after_the_function_returned() -> Result<()> {
     says(lowered, ErrorKind::Value, &["uses a ref that was made outside of it, and cannot be lowered"]);
     Ok(())
 }
+
+#[test]
+fn ref_prints_its_value_or_its_type() -> Result<()> {
+    setup();
+    let r = new_ref(zeros(3))?;
+    r.at(1).add(2.0)?;
+    assert_eq!(format!("{r} {r:.1} {r:?}"), "Ref([0. 2. 0.]) Ref([0.0 2.0 0.0]) Ref([0. 2. 0.], dtype=float32)");
+    let traced = |x: Array| -> Result<Array> {
+        let r = new_ref(&x)?;
+        assert_eq!(format!("{r} {r:?}"), "Ref<float32[3]> Ref<float32[3]>");
+        Ok(r.freeze())
+    };
+    let _ = jit(traced).call(zeros(3))?;
+    Ok(())
+}

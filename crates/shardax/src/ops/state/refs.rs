@@ -1,5 +1,6 @@
 //! The handles of refs.
 
+use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -46,7 +47,7 @@ fn current_scope() -> Option<u64> {
 }
 
 /// The storage of a ref's value.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) enum Storage {
     Kernel,
     /// In the trace with this number, until the ref is frozen.
@@ -62,13 +63,39 @@ pub(super) type Frozen = Arc<OnceLock<&'static Location<'static>>>;
 ///
 /// [`get`](Ref::get) reads the entire ref, [`set`](Ref::set) writes it, and [`at`](Ref::at) names a part of it. Clones
 /// refer to the same ref.
-#[derive(Clone, Debug)]
+///
+/// A ref made outside of every function prints its value, like JAX's: `Ref([0. 2. 0.])`. Other refs print their type.
+#[derive(Clone)]
 pub struct Ref {
     number: usize,
     aval: Aval,
     /// The kernel in which it can be used, if any.
     scope: Option<u64>,
     storage: Storage,
+}
+
+/// `Ref([0. 2. 0.])`, or `Ref<float32[3]>` while it has no value.
+impl fmt::Display for Ref {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.storage {
+            Storage::Cell(cell, _) => {
+                f.write_str("Ref(")?;
+                fmt::Display::fmt(&cell.get(), f)?;
+                f.write_str(")")
+            }
+            Storage::Kernel | Storage::Trace(..) => write!(f, "Ref<{}>", self.aval),
+        }
+    }
+}
+
+/// `Ref([0. 2. 0.], dtype=float32)`, or `Ref<float32[3]>` while it has no value.
+impl fmt::Debug for Ref {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.storage {
+            Storage::Cell(cell, _) => write!(f, "Ref({}, dtype={})", cell.get(), self.dtype()),
+            Storage::Kernel | Storage::Trace(..) => fmt::Display::fmt(self, f),
+        }
+    }
 }
 
 /// A part of a [`Ref`], to be read or written; see [`Ref::at`].
