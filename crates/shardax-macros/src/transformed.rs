@@ -262,7 +262,10 @@ fn methods(
                 let (method, positions) = (Ident::new(method, name.span()), positions(value, parameters)?);
                 quote_spanned!(name.span()=> .#method(#positions))
             }
-            None => quote_spanned!(name.span()=> .#name(#value)),
+            None => {
+                let value = axes_as_tuple(name, value);
+                quote_spanned!(name.span()=> .#name(#value))
+            }
         });
     }
     if let Some((method, names)) = transformation.rules {
@@ -272,6 +275,20 @@ fn methods(
         methods.extend(quote!(.#method(#(#rules),*)));
     }
     Ok(methods)
+}
+
+/// Writes a list of axes with `None`, such as `in_axes = [0, None]`, as the tuple that Rust needs, because the elements of a
+/// list have one type.
+fn axes_as_tuple(option: &Ident, value: &Expr) -> TokenStream {
+    let Expr::Array(list) = value else { return quote!(#value) };
+    let has_none = list.elems.iter().any(|axis| matches!(axis, Expr::Path(path) if path.path.is_ident("None")));
+    let axes = &list.elems;
+    if has_none && (option == "in_axes" || option == "out_axes") {
+        let axes = axes.iter();
+        quote_spanned!(value.span()=> (#(#axes,)*))
+    } else {
+        quote!(#value)
+    }
 }
 
 /// Returns the value of the option for a derivative rule, which must be present.

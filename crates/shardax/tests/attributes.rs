@@ -131,3 +131,16 @@ fn pmap_attribute_maps_over_devices() -> Result<()> {
     assert!(total::lower((3.0f32, &x))?.as_text().contains("total"));
     Ok(())
 }
+
+#[vmap(in_axes = [0, None])]
+fn scaled_rows(x: Array, scale: Array) -> Array {
+    x.sum(..) * scale
+}
+
+/// JAX accepts a list, whose elements Rust would require to have one type.
+#[test]
+fn vmap_in_axes_as_a_list_with_none() -> Result<()> {
+    setup();
+    assert_eq!(scaled_rows(ones([2, 3]), 2.0f32)?.to_vec::<f32>()?, [6.0, 6.0]);
+    Ok(())
+}
