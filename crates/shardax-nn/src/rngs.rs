@@ -171,6 +171,36 @@ impl Rngs {
         split
     }
 
+    /// Returns the next key of the default stream (NNX's `rngs()`).
+    #[track_caller]
+    pub fn key(&mut self) -> Array {
+        self.default.next()
+    }
+
+    /// Returns normal random numbers of the default stream; see [`random::normal`]. For another stream write
+    /// `random::normal(rngs.params(), shape)`.
+    ///
+    /// ```
+    /// use shardax_nn::prelude::*;
+    /// let mut rngs = Rngs::new(0);
+    /// let x = rngs.normal(3); // Flax NNX computes the same numbers
+    /// assert!(allclose(&x, array([1.0040143f32, -0.9063372, -0.7481722]), 1e-5, 0.0)?);
+    /// assert_eq!(rngs.uniform((2, 4)).shape(), [2, 4]); // from the next key
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    #[expect(clippy::disallowed_methods, reason = "the numbers have the default dtype of the program")]
+    pub fn normal(&mut self, shape: impl IntoShape) -> Array {
+        random::normal(self.key(), shape)
+    }
+
+    /// Returns uniform random numbers of the default stream, between 0 and 1; see [`random::uniform`].
+    #[track_caller]
+    #[expect(clippy::disallowed_methods, reason = "the numbers have the default dtype of the program")]
+    pub fn uniform(&mut self, shape: impl IntoShape) -> Array {
+        random::uniform(self.key(), shape)
+    }
+
     fn stream(&mut self, name: &str) -> &mut RngStream {
         self.named.get_mut(name).unwrap_or(&mut self.default)
     }

@@ -116,6 +116,11 @@ pub fn multi_steps<T>(inner: T, every: usize) -> MultiSteps<T> {
 }
 
 impl<T> MultiSteps<T> {
+    /// The name of Optax's class, for [`multi_steps`].
+    pub fn new(inner: T, every: usize) -> Self {
+        multi_steps(inner, every)
+    }
+
     /// Converts an accumulator to the dtype in which gradients of this dtype are added up.
     fn wide(&self, accumulator: &Array, dtype: DType) -> Array {
         let wide = shardax::dtype::promote((self.accumulator_dtype, false), (dtype, false));

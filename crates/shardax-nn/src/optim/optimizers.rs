@@ -91,6 +91,7 @@ pub fn sgd(learning_rate: impl Into<Schedule>) -> Sgd {
 /// use shardax_nn::prelude::*;
 /// let state = TrainState::create(ones([2]), sgd(0.1).momentum(0.9))?;
 /// assert_eq!(state.tx.0.map(|trace| trace.decay), Some(0.9));
+/// let nesterov = sgd(0.1).momentum(0.9).nesterov(true);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
@@ -101,11 +102,19 @@ pub fn sgd(learning_rate: impl Into<Schedule>) -> Sgd {
 pub trait SgdOptions {
     /// Sets the decay rate of the accumulated updates. Default: none are accumulated.
     fn momentum(self, momentum: f64) -> Self;
+
+    /// Sets whether momentum is Nesterov's. Call it after [`momentum`](SgdOptions::momentum); without momentum it has no
+    /// effect, as in Optax. Default false.
+    fn nesterov(self, nesterov: bool) -> Self;
 }
 
 impl SgdOptions for Sgd {
     fn momentum(self, momentum: f64) -> Self {
         (Some(trace(momentum, false)), self.1)
+    }
+
+    fn nesterov(self, nesterov: bool) -> Self {
+        (self.0.map(|momentum| trace(momentum.decay, nesterov)), self.1)
     }
 }
 

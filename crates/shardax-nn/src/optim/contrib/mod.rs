@@ -73,6 +73,11 @@ pub use momo::*;
 pub use parameter_free::*;
 pub use sophia::*;
 
+// Optax's `contrib` has these too.
+pub use super::{
+    differentially_private_aggregate, dpsgd, muon, sam, schedule_free, schedule_free_adamw, schedule_free_sgd,
+};
+
 use super::tree_utils::MixedDtype;
 use super::{
     AddDecayedWeights, GradientTransformation, ScaleByLearningRate, Schedule, add_decayed_weights, count, dtypes,
