@@ -60,7 +60,7 @@ use crate::transfer_guard::{self, Direction};
 ///
 /// # Errors
 /// Returns an error if a tree of shardings does not match the tree of the value (the error contains the key path), and
-/// if a sharding does not fit a shape. Always returns an error inside `shard_map` and `pmap`, because each device has
+/// if a sharding does not fit a shape. A Rust number is an error too, because it is on no device. Always returns an error inside `shard_map` and `pmap`, because each device has
 /// its own shard there.
 #[track_caller]
 pub fn device_put<T: TreeOrRef<Kind>, Kind>(tree: T, to: impl IntoPrefix<Option<ShardingLike>>) -> Result<T::Owned> {
@@ -127,6 +127,10 @@ impl PutOptions {
         if self.donate && self.may_alias == Some(true) {
             return Err(err!(Value, "may_alias and donate cannot be true at the same time.")
                 .help("remove one of the two options, because a donated array cannot share its memory"));
+        }
+        if let (true, Some(number)) = (flat.leaves.is_empty(), flat.def.plain_number()) {
+            return Err(err!(Type, "device_put of the Rust number {number:?}, which is static and is on no device")
+                .help(format!("put an array: `device_put(array({number:?}), …)`")));
         }
         let targets = to.resolve(&flat.def, "device_put device")?;
         let targets = flat.leaves.iter().zip(&targets).map(|(leaf, target)| Target::of(leaf, target.as_ref()));

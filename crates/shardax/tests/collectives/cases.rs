@@ -314,3 +314,35 @@ fn ppermute_with_axes_out_of_mesh_order() -> Result<()> {
     assert_eq!(ints(&jit(f).call(arange(1..9))?), [0, 1, 0, 0, 0, 0, 0, 0]);
     Ok(())
 }
+
+#[derive(Tree, Clone)]
+struct WithRate {
+    x: Array,
+    rate: f32,
+}
+
+/// JAX: `psum(1, "i")` is the size of the axis, a Python number.
+#[test]
+fn psum_of_a_rust_number_is_a_multiple() -> Result<()> {
+    setup();
+    let x = ones(8);
+    assert_eq!(mapped(|x| x * psum(1, "i"), &x)?.to_vec::<f32>()?, [8.0; 8]);
+    assert_eq!(vmap(|x: Array| x * psum(0.5, "i")).axis_name("i").call(&x)?.to_vec::<f32>()?, [4.0; 8]);
+    let pair = mapped(
+        |x| {
+            let (sum, count) = psum((x, 1), "i");
+            sum / count
+        },
+        &ramp(8).astype(f32),
+    )?;
+    assert_eq!(pair.to_vec::<f32>()?, [3.5; 8]);
+    let unchanged = |x: Array| x * pmean(3, "i") * pmax(2.0, "i");
+    assert_eq!(mapped(unchanged, &x)?.to_vec::<f32>()?, [6.0; 8]);
+    // A number in a struct is configuration.
+    let rate = |x: Array| {
+        let summed = psum(WithRate { x, rate: 0.5 }, "i");
+        summed.x * summed.rate
+    };
+    assert_eq!(mapped(rate, &x)?.to_vec::<f32>()?, [4.0; 8]);
+    Ok(())
+}

@@ -128,6 +128,22 @@ pub(crate) fn rows(t: &mut Table) {
         at!(pswapaxes(x, "i", 0))
     });
     in_pmap(t, "pbroadcast: source", Value, &["pbroadcast", "8"], |x| at!(pbroadcast(x, "i", 8)));
+    in_pmap(t, "ppermute: Rust number", Type, &["ppermute of the Rust number 2.0", "array(2.0)"], |x| {
+        x * at!(ppermute(2.0, "i", [(0, 1)]))
+    });
+    in_pmap(t, "all_gather: Rust number", Type, &["all_gather of the Rust number 3", "array(3)"], |x| {
+        x * at!(all_gather(3, "i", 0))
+    });
+    in_pmap(
+        t,
+        "psum: Rust number out of range",
+        Value,
+        &["psum of the Rust number 100 over 8 devices", "i8, which cannot hold 800"],
+        |x| x * i32::from(at!(psum(100i8, "i"))),
+    );
+    t.row("device_put: Rust number", Type, &["device_put of the Rust number 1.0", "array(1.0)"], || {
+        at!(device_put(1.0, &devices()?[0])).map(array)
+    });
     t.row(
         "all_gather: groups of two axes, one of vmap",
         NotImplemented,

@@ -7,6 +7,7 @@
 mod compose;
 mod functions;
 mod mapping;
+mod plain_numbers;
 mod print;
 mod saved;
 mod structure;

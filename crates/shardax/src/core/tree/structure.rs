@@ -318,7 +318,8 @@ impl TreeDef {
             {
                 if !can_hold(of, other) {
                     let path = self.path_of_token(at);
-                    return Err(err!(Value, "the number `{path}` is of type {of}, which cannot hold {other:?}"))
+                    let place = if path.is_empty() { String::new() } else { format!(" `{path}`") };
+                    return Err(err!(Value, "the number{place} is of type {of}, which cannot hold {other:?}"))
                         .at_caller();
                 }
                 *value = other;

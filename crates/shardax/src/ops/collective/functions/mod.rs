@@ -3,6 +3,7 @@
 
 mod gathers;
 mod permutations;
+mod plain_numbers;
 mod reductions;
 
 pub use gathers::{
@@ -38,6 +39,15 @@ fn on_leaves<T: Tree>(x: T, axis: impl IntoAxisNames, name: &str, f: impl Fn(&Ar
         .map_err(|e| e.at(location));
     // A tree without arrays has no leaf to carry the error.
     let _ = axes.as_ref().inspect_err(|e| record_error(e));
+    let with_numbers = axes.as_ref().ok().map(|axes| plain_numbers::with_numbers(x.clone(), name, axes));
+    let x = match with_numbers {
+        Some(Ok(x)) => x,
+        Some(Err(e)) => {
+            record_error(&e.at(location));
+            x
+        }
+        None => x,
+    };
     let unchanged = x.clone();
     tree::map(
         |leaf: Array| {

@@ -27,6 +27,10 @@ use crate::shape::IntoAxisNames;
 /// # shardax::config::set_num_cpu_devices(8).ok();
 /// let total = pmap(|x: Array| psum(x, "i")).axis_name("i").call(arange(0..8))?;
 /// assert_eq!(total.to_vec::<i32>()?, [28; 8]);
+///
+/// // A Rust number is equal on all devices, so that its sum is a Rust number too.
+/// let scaled = pmap(|x: Array| x * psum(1, "i")).axis_name("i").call(ones(8))?;
+/// assert_eq!(scaled.to_vec::<f32>()?, [8.0; 8]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[must_use = "the result is a new tree; the argument is unchanged"]
