@@ -37,7 +37,8 @@ const WEIGHTS: [&str; 3] = [kind::Param::NAME, kind::LoRAParam::NAME, kind::Froz
     message = "`{Self}` is not a module",
     label = "not a module",
     note = "put `#[derive(Module, Clone)]` on a struct or an enum of layers and arrays",
-    note = "mark a field that is configuration, such as a `String` or a `fn(Array) -> Array`, with `#[tree(static)]`"
+    note = "mark a field that is configuration, such as a `String` or a `fn(Array) -> Array`, with `#[tree(static)]`",
+    note = "`!` stands for a type that rustc cannot infer: state it, such as `let model: Model = merge(&def, state)?`"
 )]
 pub trait Module: Tree {
     /// Puts the module into training mode, like `nnx.Module.train`: sets every field `training: bool` of the module and of

@@ -371,7 +371,7 @@ impl Array {
                 "the value of a traced array of type {} is not known while its function is traced (ConcretizationTypeError)",
                 t.aval
             )
-            .help("read values outside of the transformed function; use `cond`, `where_` or `while_loop` to act on them inside; to debug, call it while a `disable_jit()` lives")),
+            .help("read values outside of the transformed function; use `cond`, `where_` or `while_loop` to act on them inside; an argument that decides a shape, an axis or a branch can be a Rust number, `|x: Array, n: usize|`, which is static; to debug, call it while a `disable_jit()` lives")),
             // A number becomes an array of its own, without a committed device, each time it is needed.
             Repr::Literal(l) => {
                 l.check_fits(l.dtype)?;

@@ -57,7 +57,8 @@ use crate::error::{AtCaller, Result, bail, err};
     label = "neither an array nor made of arrays",
     note = "put `#[derive(Tree, Clone)]`, or `#[derive(Module, Clone)]` of `shardax-nn`, on a struct or an enum of arrays",
     note = "mark a field that is configuration, such as a `String` or a `fn(Array) -> Array`, with `#[tree(static)]`, and wrap such an argument in `Static`",
-    note = "pass and return arrays by value: `Array`, not `&Array`; and trees: `params.clone()`, not `&params`, because a clone shares the memory"
+    note = "pass and return arrays by value: `Array`, not `&Array`; and trees: `params.clone()`, not `&params`, because a clone shares the memory",
+    note = "`!` stands for a type that rustc cannot infer: state it, such as `grad(|x: Array| tanh(x))` for `grad(tanh)`, or `let params: Params = …`"
 )]
 pub trait Tree: Clone {
     /// Appends the leaves and the structure of `self` to `out`.
