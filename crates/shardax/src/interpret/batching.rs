@@ -69,7 +69,7 @@ pub(crate) fn batch_eval(
 fn empty_batches<'a>(types: impl Iterator<Item = &'a Aval>, axis: &BatchAxis) -> Option<(Outputs, Dims)> {
     let empty = |aval: &Aval| {
         let has_zeros = !aval.dtype.is_key();
-        has_zeros.then(|| (Array::zeros_of(&aval.with_dim(0, axis.size, axis.explicit.clone())), Some(0)))
+        has_zeros.then(|| (Array::zeros_of(&axis.batch_type(aval, 0)), Some(0)))
     };
     types.map(empty).collect::<Option<Vec<_>>>().map(|batches| batches.into_iter().unzip())
 }
@@ -105,7 +105,7 @@ fn derive_batch(
         .in_avals()
         .zip(dims)
         .map(|(aval, dim)| match dim {
-            Some(d) => aval.with_dim(*d, axis.size, axis.explicit.clone()),
+            Some(d) => axis.batch_type(aval, *d),
             None => aval.clone(),
         })
         .collect();
@@ -142,6 +142,15 @@ impl BatchAxis {
     /// Returns the mesh with `Explicit` axes of the context or, if none is in context, the mesh of the mapped arrays.
     fn mesh(&self) -> Option<AbstractMesh> {
         explicit_mesh().or_else(|| self.mesh.clone().filter(|_| get_abstract_mesh().is_none()))
+    }
+
+    /// Returns the type of a batch of entries of the type `entry`, with the batch axis at `to`. An entry without a sharding
+    /// is replicated over the mesh that splits the batch axis.
+    pub(crate) fn batch_type(&self, entry: &Aval, to: usize) -> Aval {
+        let has_no_sharding = self.explicit != DimSpec::None && entry.sharding().is_none();
+        let mesh = if has_no_sharding { self.mesh() } else { None };
+        let replicated = mesh.map(|mesh| entry.with_sharding(Some(Typed::replicated(&mesh, entry.rank()))));
+        replicated.as_ref().unwrap_or(entry).with_dim(to, self.size, self.explicit.clone())
     }
 
     /// Returns `array` with its batch axis at `to`. If it has none, the array is repeated along a new axis that is

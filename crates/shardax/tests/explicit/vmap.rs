@@ -158,3 +158,27 @@ fn vmap_with_values_of_all_entries_without_a_context_mesh() -> Result<()> {
 fn ramp_values() -> Array {
     (arange(0..192).astype(DType::F32) * 0.37).sin().reshape([8, 4, 6])
 }
+
+#[test]
+fn vmap_of_loops_that_start_from_constants_without_a_context_mesh() -> Result<()> {
+    let (mesh, guard) = mesh(4);
+    let x = ramp(&[8, 4], P!["x", None]);
+    drop(guard);
+    fn sums(row: Array) -> Result<(Array, Array)> {
+        // The entries of the carry have no sharding until a row is added.
+        shardax::scan_n(|sum: Array| Ok((&sum + &row, sum)), zeros(4), 3)
+    }
+    let expected: Vec<f32> =
+        (0..8).flat_map(|i| (0..3).flat_map(move |n| (0..4).map(move |j| (n * (4 * i + j)) as f32))).collect();
+    for compiled in [false, true] {
+        let mapped = vmap(sums);
+        let (last, before) = if compiled { jit(mapped).call(&x)? } else { mapped.call(&x)? };
+        assert_eq!((typed(&last), typed(&before)), ("float32[8@x,4]".into(), "float32[8@x,3,4]".into()));
+        same(&before, &expected);
+    }
+    // Both types are known while the program is traced.
+    let _guard = set_mesh(&mesh)?;
+    let (_, before) = jit(vmap(sums)).call(&x)?;
+    assert_eq!(typed(&before), "float32[8@x,3,4]");
+    Ok(())
+}
