@@ -19,8 +19,10 @@ pub struct FInfo {
     pub max: f64,
     /// The smallest finite number, `-max`.
     pub min: f64,
-    /// The smallest positive number of full precision (NumPy's `tiny`).
+    /// The smallest positive number of full precision.
     pub smallest_normal: f64,
+    /// Another name of `smallest_normal`.
+    pub tiny: f64,
     /// The smallest positive number.
     pub smallest_subnormal: f64,
     /// The number of stored mantissa bits.
@@ -54,6 +56,7 @@ pub fn finfo(dtype: DType) -> Result<FInfo> {
             max: format.max(),
             min: format.min(),
             smallest_normal: format.smallest_normal(),
+            tiny: format.smallest_normal(),
             smallest_subnormal: format.smallest_subnormal(),
             nmant: format.mantissa as i32,
             nexp: format.exponent as i32,
@@ -81,6 +84,7 @@ pub fn finfo(dtype: DType) -> Result<FInfo> {
         max,
         min: -max,
         smallest_normal,
+        tiny: smallest_normal,
         // The product of two powers, because a subnormal number cannot always be computed as a single power of two.
         smallest_subnormal: smallest_normal * eps,
         nmant,
