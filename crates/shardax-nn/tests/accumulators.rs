@@ -209,7 +209,7 @@ fn schedules_of_many_steps_equal_float64() -> Result<()> {
         }),
         (exponential_decay(0.1, 1000, 0.96).into(), |t| 0.1 * 0.96f64.powf(100.0 * t)),
         (polynomial_schedule(1e-6, 0.5, 2.0, 100_000), |t| 1e-6 * (1.0 - t).powi(2) + 0.5 * t * (2.0 - t)),
-        (piecewise_interpolate_schedule(Interpolate::Linear, 0.5, [(100_000, 1e-6)]), |t| 0.5 * (1.0 - t) + 5e-7 * t),
+        (piecewise_interpolate_schedule("linear", 0.5, [(100_000, 1e-6)]), |t| 0.5 * (1.0 - t) + 5e-7 * t),
         (piecewise_interpolate_schedule(Interpolate::Cosine, 0.5, [(100_000, 1e-6)]), |t| {
             0.5 * (PI * (1.0 - t) / 2.0).sin().powi(2) + 5e-7 * (PI * t / 2.0).sin().powi(2)
         }),
@@ -225,6 +225,14 @@ fn schedules_of_many_steps_equal_float64() -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[test]
+fn schedules_reject_unknown_interpolations() {
+    setup();
+    let schedule = piecewise_interpolate_schedule("cubic", 0.5, [(10, 0.1)]);
+    let error = schedule.at(3).check().expect_err("a text that names nothing").to_string();
+    assert!(error.contains("unknown interpolate_type \"cubic\"") && error.contains("\"cosine\""), "{error}");
 }
 
 /// With float64 parameters the corrections of bias are in float64 too.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use shardax::choice::{Choice, IntoChoice, NamedOption};
 use shardax::numpy::full_dtype;
 use shardax::prelude::*;
 
@@ -41,7 +42,7 @@ pub enum Schedule {
     /// A schedule of [`piecewise_interpolate_schedule`].
     PiecewiseInterpolate {
         #[tree(static)]
-        interpolate_type: Interpolate,
+        interpolate_type: Choice<Interpolate>,
         init_value: f64,
         boundaries_and_scales: Vec<(usize, f64)>,
     },
@@ -58,6 +59,12 @@ pub enum Interpolate {
     Linear,
     /// Interpolation by half a period of a cosine.
     Cosine,
+}
+
+/// Optax's names.
+impl NamedOption for Interpolate {
+    const KIND: &'static str = "interpolate_type";
+    const NAMES: &'static [(&'static str, Self)] = &[("linear", Interpolate::Linear), ("cosine", Interpolate::Cosine)];
 }
 
 /// The options of [`exponential_decay`].
@@ -275,20 +282,24 @@ pub fn warmup_constant_schedule(init_value: f64, peak_value: f64, warmup_steps: 
 /// `init_value`. The value at a boundary is its scale times the value at the boundary before it.
 ///
 /// ```
-/// use shardax_nn::optim::{Interpolate, piecewise_interpolate_schedule};
+/// use shardax_nn::optim::piecewise_interpolate_schedule;
 /// use shardax_nn::prelude::*;
-/// let schedule = piecewise_interpolate_schedule(Interpolate::Linear, 1.0, [(2, 0.5), (4, 0.5)]);
+/// let schedule = piecewise_interpolate_schedule("linear", 1.0, [(2, 0.5), (4, 0.5)]);
 /// assert!(allclose(schedule.at(array([0, 1, 2, 4])), array([1.0f32, 0.75, 0.5, 0.25]), 1e-6, 0.0)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn piecewise_interpolate_schedule(
-    interpolate_type: Interpolate,
+    interpolate_type: impl IntoChoice<Interpolate>,
     init_value: f64,
     boundaries_and_scales: impl Into<Vec<(usize, f64)>>,
 ) -> Schedule {
     let mut boundaries_and_scales = boundaries_and_scales.into();
     boundaries_and_scales.sort_by_key(|&(boundary, _)| boundary);
-    Schedule::PiecewiseInterpolate { interpolate_type, init_value, boundaries_and_scales }
+    Schedule::PiecewiseInterpolate {
+        interpolate_type: interpolate_type.into_choice(),
+        init_value,
+        boundaries_and_scales,
+    }
 }
 
 /// Options of [`linear_onecycle_schedule`] and [`cosine_onecycle_schedule`].
@@ -554,6 +565,10 @@ impl Schedule {
                 })
             }
             Schedule::PiecewiseInterpolate { interpolate_type, init_value, boundaries_and_scales } => {
+                let interpolate_type = match interpolate_type.value("piecewise_interpolate_schedule") {
+                    Ok(interpolate_type) => interpolate_type,
+                    Err(e) => return Array::from_error(e, step),
+                };
                 let (mut start, mut value, mut interpolated) =
                     (0, full_dtype((), *init_value, dtype), full_dtype((), 0.0, dtype));
                 for &(end, scale) in boundaries_and_scales {

@@ -5,7 +5,7 @@ use shardax::image::{ResizeMethod, resize};
 use shardax::lax::Padding;
 use shardax::linalg::NormOrder;
 use shardax::nn::initializers::{Distribution, Fan, variance_scaling};
-use shardax::numpy::{ConvolveMode, PadMode, choose, ravel_multi_index, trim_zeros};
+use shardax::numpy::{ConvolveMode, MeshgridOptions, PadMode, PadOptions, choose, ravel_multi_index, trim_zeros};
 use shardax::prelude::*;
 use shardax::scipy::linalg::{self as scipy_linalg, Trans};
 use shardax::scipy::ndimage::map_coordinates;
@@ -25,6 +25,10 @@ fn texts_name_the_same_options_as_enums() -> Result<()> {
     assert_eq!(convolved(1.into())?, convolved([(1, 1), (1, 1)].into())?);
     assert_eq!(jnp::pad(array([1, 2]), 1, "edge").to_vec::<i32>()?, [1, 1, 2, 2]);
     assert_eq!(jnp::pad(array([1, 2]), 1, "constant").to_vec::<i32>()?, [0, 1, 2, 0]);
+    let odd = PadOptions::new().reflect_type("odd").pad(array([1, 2, 4]), 1, "reflect");
+    assert_eq!(odd.to_vec::<i32>()?, [0, 1, 2, 4, 6]);
+    let rows = MeshgridOptions::new().indexing("ij").meshgrid((array([1, 2]), array([3, 4])))[0].clone();
+    assert_eq!(rows.to_vec::<i32>()?, [1, 1, 2, 2]);
     for (text, mode) in [("reflect", PadMode::Reflect), ("symmetric", PadMode::Symmetric), ("median", PadMode::Median)]
     {
         assert_eq!(PadMode::from(text), mode);
@@ -140,6 +144,8 @@ fn unknown_texts_of_functions_list_the_names() {
         (rankdata(&x, "mean", ..), "unknown method \"mean\"", "\"average\""),
         (packbits(array([1]), "large"), "unknown order of bits \"large\"", "\"little\""),
         (trim_zeros(&x, "front", ..), "unknown side \"front\"", "\"fb\""),
+        (MeshgridOptions::new().indexing("yx").meshgrid([&x, &x])[1].clone(), "unknown indexing \"yx\"", "\"ij\""),
+        (PadOptions::new().reflect_type("half").pad(&x, 1, "reflect"), "unknown reflect_type \"half\"", "\"odd\""),
     ];
     for (result, text, fix) in cases {
         let error = result.to_vec::<f32>().expect_err("a text that names nothing").to_string();

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::options::options;
 use super::{RangeNumber, arange, checked_or_failed, where_};
-use crate::choice::{IntoChoice, NamedOption};
+use crate::choice::{Choice, IntoChoice, NamedOption};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::{DType, Scalar};
@@ -24,14 +24,20 @@ pub enum Indexing {
     Ij,
 }
 
+/// JAX's names.
+impl NamedOption for Indexing {
+    const KIND: &'static str = "indexing";
+    const NAMES: &'static [(&'static str, Self)] = &[("xy", Indexing::Xy), ("ij", Indexing::Ij)];
+}
+
 options! {
     /// Options of [`meshgrid`](meshgrid()).
     ///
     /// ```
     /// # use shardax::prelude::*;
-    /// # use shardax::numpy::{Indexing, MeshgridOptions};
+    /// # use shardax::numpy::MeshgridOptions;
     /// let (x, y) = (arange(0..2), arange(0..3));
-    /// let grid = MeshgridOptions::new().indexing(Indexing::Ij).meshgrid([&x, &y]);
+    /// let grid = MeshgridOptions::new().indexing("ij").meshgrid([&x, &y]);
     /// assert_eq!(grid[0].to_vec::<i32>()?, [0, 0, 0, 1, 1, 1]);
     /// let open = MeshgridOptions::new().sparse(true).meshgrid([&x, &y]);
     /// assert_eq!((open[0].shape(), open[1].shape()), (&[1, 2][..], &[3, 1][..]));
@@ -39,7 +45,7 @@ options! {
     /// ```
     MeshgridOptions {
         /// The order of the dimensions. Default [`Indexing::Xy`].
-        indexing: Indexing = Indexing::Xy, |indexing: Indexing| indexing;
+        indexing: Choice<Indexing> = Choice::default(), |indexing: impl IntoChoice<Indexing>| indexing.into_choice();
         /// If true, each result has size 1 in all dimensions except the dimension of its vector. Default `false`.
         sparse: bool = false, |sparse: bool| sparse;
     }
@@ -51,7 +57,11 @@ impl MeshgridOptions {
     pub fn meshgrid<Form>(&self, vectors: impl IntoArrays<Form>) -> Vec<Array> {
         let vectors = vectors.into_arrays();
         at_caller(|| {
-            let exchanged = self.indexing == Indexing::Xy && vectors.len() > 1;
+            let indexing = match self.indexing.value("meshgrid") {
+                Ok(indexing) => indexing,
+                Err(e) => return vectors.iter().map(|v| Array::from_result(Err(e.clone()), v)).collect(),
+            };
+            let exchanged = indexing == Indexing::Xy && vectors.len() > 1;
             let mut dims: Vec<usize> = (0..vectors.len()).collect();
             if exchanged {
                 dims.swap(0, 1);

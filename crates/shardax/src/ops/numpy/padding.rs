@@ -3,6 +3,7 @@
 use super::options::options;
 use super::sequences::line;
 use super::{convert, over};
+use crate::choice::{Choice, IntoChoice, NamedOption};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::DType;
@@ -84,6 +85,12 @@ pub enum ReflectType {
     Even,
     /// The values are mirrored at the edge too: `2 * edge - x`.
     Odd,
+}
+
+/// JAX's names.
+impl NamedOption for ReflectType {
+    const KIND: &'static str = "reflect_type";
+    const NAMES: &'static [(&'static str, Self)] = &[("even", ReflectType::Even), ("odd", ReflectType::Odd)];
 }
 
 /// Widths of padding: a number for all ends, a pair (before, after) for all dimensions, or a pair for each dimension.
@@ -178,7 +185,7 @@ options! {
         /// The numbers of elements at both ends from which statistics are computed, in the form of widths. Default: the entire line.
         stat_length: Option<Vec<(usize, usize)>> = None, |lengths: impl IntoPadWidth| Some(lengths.into_pad_width());
         /// The sign of mirrored elements. Default [`ReflectType::Even`].
-        reflect_type: ReflectType = ReflectType::Even, |reflect_type: ReflectType| reflect_type;
+        reflect_type: Choice<ReflectType> = Choice::default(), |kind: impl IntoChoice<ReflectType>| kind.into_choice();
     }
 }
 
@@ -213,6 +220,7 @@ impl PadOptions {
                 if x.ndim() == 0 {
                     return Ok(x.clone());
                 }
+                let reflect_type = self.reflect_type.value("pad")?;
                 let widths = pairs("widths", widths.into_pad_width(), x)?;
                 let lengths = match &self.stat_length {
                     Some(lengths) => Some(pairs("lengths", lengths.clone(), x)?),
@@ -232,7 +240,7 @@ impl PadOptions {
                         let (low, high) = checked(&x, d, widths[d], mode)?;
                         match mode {
                             PadMode::Edge | PadMode::Wrap => extend_from_elements(&x, d, (low, high), mode),
-                            PadMode::Reflect | PadMode::Symmetric if self.reflect_type == ReflectType::Even => {
+                            PadMode::Reflect | PadMode::Symmetric if reflect_type == ReflectType::Even => {
                                 extend_from_elements(&x, d, (low, high), mode)
                             }
                             PadMode::Reflect | PadMode::Symmetric => Ok(reflect_odd(&x, d, widths[d], mode)),
