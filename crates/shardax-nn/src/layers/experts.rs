@@ -436,5 +436,6 @@ fn within_groups(scores: Array, groups: ExpertGroups, k: usize) -> Result<Array>
     let (_, chosen) = lax::top_k(&best.sum(-1), kept);
     // A comparison with 0.5 instead of 0 is safe from rounding.
     let is_kept = one_hot(chosen, count).sum(-2).expand_dims(-1).greater(0.5);
-    Ok(where_(is_kept, grouped, 0.0).reshape(scores.shape()))
+    // Corrected scores can be negative, so that zeros could be larger than the scores of the kept groups.
+    Ok(where_(is_kept, grouped, f64::NEG_INFINITY).reshape(scores.shape()))
 }

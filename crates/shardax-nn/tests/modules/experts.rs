@@ -1,6 +1,7 @@
 //! Mixtures of experts against a dense reference, and split over devices.
 
 use shardax_nn::prelude::*;
+use shardax_nn::{ExpertGroups, RouterScores};
 
 use super::setup;
 
@@ -40,6 +41,19 @@ fn experts_equal_the_dense_sum() -> Result<()> {
             assert!(allclose(routed.balance_loss, balance, 1e-5, 0.0)?);
         }
     }
+    Ok(())
+}
+
+/// The experts of a token come from the kept groups even if a correction makes all of their scores negative.
+#[test]
+fn experts_with_negative_corrections_come_from_the_kept_groups() -> Result<()> {
+    setup();
+    let groups = ExpertGroups { count: 2, kept: 1, ranked_by: 1 };
+    let mut moe = experts(2)?.scores(RouterScores::Sigmoid).groups(groups);
+    // The second group has the larger sums of scores between 0 and 1 and corrections.
+    moe.correction = Some(array([-9.0f32, -9.0, -9.0, -9.0, -2.0, -2.0, -2.0, -2.0]));
+    let chosen = moe.choose(random::normal(random::key(1), [2, 10, 6]))?;
+    assert!(chosen.experts.min(..).item::<i32>()? >= 4);
     Ok(())
 }
 
