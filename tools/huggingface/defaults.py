@@ -12,6 +12,7 @@ from transformers import CONFIG_MAPPING
 
 OUT = pathlib.Path(__file__).parents[2] / "crates/shardax-models/src/huggingface/defaults.json"
 MODEL_TYPES = """
+axk2 bailing_hybrid beam diffllama doge longcat_flash
 pvt_v2 luke molmo2_text apertus1p5_text bert-generation bitnet cohere_compass_text emu3_text_model gpt_neox_japanese kolibri1 lara_mini phi4_multimodal
 poolformer fnet longt5 blip blip_text_model blip_vision_model owlvit owlvit_text_model owlvit_vision_model owlv2 owlv2_text_model owlv2_vision_model
 wavlm unispeech unispeech-sat data2vec-audio vit_mae yolos vitpose vitpose_backbone dpt big_bird trocr mobilebert detr table-transformer donut-swin sam sam_vision_model sam_prompt_encoder sam_mask_decoder
@@ -42,8 +43,8 @@ def defaults(model_type):
     # JSON has no infinity, the upper limit of time steps of Mamba's layers.
     fields = {name: value for name, value in fields.items() if value is not dataclasses.MISSING and "inf" not in repr(value)}
     if hasattr(kind, "default_theta") and "rope_parameters" in fields:
-        # This class ignores the base outside of the object.
-        if model_type != "mimo_v2_flash":
+        # The first class ignores the base outside of the object, and the second one has another default for this field.
+        if model_type not in ("mimo_v2_flash", "bailing_hybrid"):
             fields["rope_theta"] = kind.default_theta
         fields["rope_parameters"] = default_rope(kind)
     return fields

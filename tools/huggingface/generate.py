@@ -28,6 +28,8 @@ DECODER = {"vocab_size": VOCABULARY, "max_position_embeddings": 32, "bos_token_i
 
 # Types whose convolutions read padding, so that each prompt is continued alone.
 READS_PADDING = ["recurrent_gemma"]
+# Types that see the keys with the largest scores, which are equal for equal tokens. PyTorch does not say which of equal scores it chooses.
+CHOOSES_KEYS = ["doge"]
 
 
 def randomize(model):
@@ -78,7 +80,10 @@ def decoder(name, kind, config, length=9, **options):
         else:
             generated = model.generate(prompts, attention_mask=mask, **greedy)[:, 4:]
     more = {"prompts": prompts, "lengths": mask.sum(1), "generated": generated}
-    save(name, model, {"input_ids": torch.randint(0, VOCABULARY, (2, length))}, more, **options)
+    tokens = torch.randint(0, VOCABULARY, (2, length))
+    if config.model_type in CHOOSES_KEYS:
+        tokens = torch.stack([torch.randperm(VOCABULARY)[:length] for _ in range(2)])
+    save(name, model, {"input_ids": tokens}, more, **options)
 
 
 def decoders():
@@ -365,6 +370,23 @@ FAMILIES = [
     ("minimax", "MiniMax", {**KV, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "block_size": 4, "num_hidden_layers": 3,
                             "layer_types": ["linear_attention", "full_attention", "linear_attention"], "full_attn_alpha_factor": 1.5, "full_attn_beta_factor": 0.7,
                             "linear_attn_alpha_factor": 1.3, "linear_attn_beta_factor": 0.8, "mlp_alpha_factor": 1.7, "mlp_beta_factor": 0.9}),
+    ("bailing_hybrid", "BailingHybrid", {**SMALL_EXPERTS, **LATENT, "num_hidden_layers": 3, "num_local_experts": 8, "n_group": 4, "topk_group": 2,
+                                         "head_dim": 6, "short_conv_kernel_size": 3, "first_k_dense_replace": 1, "q_lora_rank": 6,
+                                         "layer_types": ["linear_attention", "full_attention", "linear_attention"]}),
+    # Rates without a bound, and queries without a latent.
+    ("bailing_hybrid_plain", "BailingHybrid", {**SMALL_EXPERTS, **LATENT, "num_local_experts": 4, "n_group": 1, "topk_group": 1, "head_dim": 6,
+                                               "kda_safe_gate": False, "first_k_dense_replace": 0, "layer_group_size": 2}),
+    ("longcat_flash", "LongcatFlash", {**LATENT, "head_dim": 4, "num_layers": 2, "ffn_hidden_size": 24, "q_lora_rank": 6, "moe_topk": 3, "n_routed_experts": 4,
+                                       "zero_expert_num": 3, "expert_ffn_hidden_size": 12, "routed_scaling_factor": 1.5}),
+    ("beam", "Beam", {**KV, **SMALL_EXPERTS, "head_dim": 8, "num_hidden_layers": 3, "num_experts": 8, "n_group": 4, "topk_group": 2,
+                      "sliding_window": 4, "final_logit_softcapping": 3.0, "mlp_layer_types": ["dense", "sparse", "sparse"],
+                      "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
+    ("diffllama", "DiffLlama", {**KV, "head_dim": 8, "attention_bias": True}),
+    ("diffllama_heads", "DiffLlama", {"num_key_value_heads": 4}),
+    ("doge", "Doge", KV),
+    # Queries see four positions.
+    ("doge_sparse", "Doge", {**KV, "keep_window_size": 4, "attention_bias": True, "mlp_bias": True}),
+    ("axk2", "AXK2", {**SMALL_EXPERTS, **LATENT, **INDEXER, "n_routed_experts": 4, "gated_norm_rank": 3, "mlp_layer_types": ["dense", "sparse"]}),
     ("modernbert_decoder", "ModernBertDecoder", {"num_hidden_layers": 3, "local_attention": 8, "global_attn_every_n_layers": 2, "mlp_bias": True}),
 ]
 
@@ -389,6 +411,7 @@ def sizes_of(kind):
         "NemotronH": ["num_hidden_layers"],
         "XGLM": SIZES,
         "Dbrx": [*SIZES, "max_position_embeddings"],
+        "LongcatFlash": ["intermediate_size", "num_hidden_layers"],
     }.get(kind, [])
     return {key: value for key, value in DECODER.items() if key not in other}
 
@@ -404,6 +427,15 @@ def families(names):
                       "CohereCompassText": "CohereCompass"}.get(kind, kind)
         model = getattr(transformers, f"{class_name}ForCausalLM", transformers.AutoModelForCausalLM.from_config)
         decoder(name, model, config, max_shard_size="10GB")
+        if kind == "LongcatFlash":
+            without_unused_gates(OUT / name, fields["n_routed_experts"])
+
+
+def without_unused_gates(folder, experts):
+    """Removes the gates of experts that return their input, which published files do not have."""
+    arrays = load_file(folder / "model.safetensors")
+    used = {key: value for key, value in arrays.items() if int((re.findall(r"experts\.(\d+)\.", key) or [0])[0]) < experts}
+    save_file(used, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 TEXT = {**DECODER, **KV, "rope_theta": 5000.0}

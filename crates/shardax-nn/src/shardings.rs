@@ -129,14 +129,24 @@ pub(super) fn align_with(parameter: Array, y: &Array) -> Array {
 
 /// Gathers the positions of keys or values `[..., length, heads, depth]`, because a device needs all keys of its queries.
 pub(crate) fn gather_positions(x: Array) -> Array {
+    gather_dim(x, 3)
+}
+
+/// Gathers the heads of `x`, `[..., length, heads, depth]`, for functions of several heads.
+pub(crate) fn gather_heads(x: Array) -> Array {
+    gather_dim(x, 2)
+}
+
+/// Gathers the dimension `from_end`, counted from the last one, which is 1.
+fn gather_dim(x: Array, from_end: usize) -> Array {
     let aval = x.aval();
-    let Some(typed) = aval.sharding().filter(|typed| x.check().is_ok() && typed.rank() >= 3) else { return x };
-    let length = typed.rank() - 3;
-    if typed.dims()[length] == DimSpec::None {
+    let Some(typed) = aval.sharding().filter(|typed| x.check().is_ok() && typed.rank() >= from_end) else { return x };
+    let dim = typed.rank() - from_end;
+    if typed.dims()[dim] == DimSpec::None {
         return x;
     }
     let mut dims = typed.dims().to_vec();
-    dims[length] = DimSpec::None;
+    dims[dim] = DimSpec::None;
     let spec = PartitionSpec::new(dims).unreduced(typed.unreduced().iter()).reduced(typed.reduced().iter());
     reshard_to(x.clone(), &Typed::from_spec(typed.mesh(), &spec, typed.rank()), &x)
 }

@@ -1,6 +1,7 @@
 //! The attention of a decoder's layer, from the configuration.
 
 use shardax_nn::prelude::*;
+use shardax_nn::{HeadDifference, ValueScores};
 
 use super::block::Norm;
 use super::{DecoderConfig, HeadSizes, NormKind, QkNorm};
@@ -67,10 +68,21 @@ pub(super) fn build(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> Mu
         let depth = if gate.per_head { 1 } else { head_dim };
         attention.gate = Some(
             LinearGeneral::builder([config.features], [heads, depth])
-                .use_bias(config.biases.qkv)
+                .use_bias(config.biases.qkv && !gate.head_bias)
                 .kernel_axes([Some("embed"), Some("heads"), None])
                 .build(rngs),
         );
+    }
+    if config.differential {
+        // The paper's factor, which grows with the depth of the layer.
+        let initial = 0.8 - 0.6 * (-0.3 * layer as f64).exp();
+        attention.difference = Some(HeadDifference::new(head_dim, initial, config.epsilon, rngs));
+    }
+    if let Some(count) = config.value_scores {
+        attention.value_scores = Some(ValueScores::new(kv_heads, head_dim, count, config.biases.qkv, rngs));
+    }
+    if config.attention_gate.is_some_and(|gate| gate.head_bias) {
+        attention.gate_bias = Some(zeros_dtype([heads], rngs.policy().param_dtype));
     }
     if config.sinks && !config.without_sinks.get(layer).is_some_and(|without| *without) {
         attention.sinks = Some(zeros_dtype([heads], rngs.policy().param_dtype));
@@ -100,7 +112,7 @@ fn add_qk_norms(attention: &mut MultiHeadAttention, config: &DecoderConfig, laye
             (Norm::Rms(norm), false) => attention.key_norm = Some(norm),
             (Norm::Layer(norm) | Norm::LayerOffset(norm), true) => attention.query_ln = Some(norm),
             (Norm::Layer(norm) | Norm::LayerOffset(norm), false) => attention.key_ln = Some(norm),
-            (Norm::Identity, _) => {}
+            (Norm::Gated(_) | Norm::Identity, _) => {}
         }
         if config.qk_norm == QkNorm::EachHead {
             let scale = Some(ones_dtype([heads, head_dim], rngs.policy().param_dtype));

@@ -4,7 +4,9 @@ use shardax_nn::prelude::*;
 
 use super::attention;
 use super::experts::{self, BesideMlp, Routed, dropless};
+use super::gated_norm::GatedNorm;
 use super::mlp::Mlp;
+use super::residuals::Residuals;
 use super::state_layer::StateLayer;
 use super::streams::{LayerInput, LowRank, Streams};
 use super::{
@@ -62,6 +64,8 @@ pub struct Block {
     pub low_rank: Option<LowRank>,
     /// `[1]`: the factor of the output, see [`DecoderConfig::layer_scale`].
     pub layer_scale: Option<Array>,
+    /// Adds the outputs of attention and of the MLP to their inputs, see [`DecoderConfig::sums`].
+    pub residuals: Residuals,
     /// The earlier layer whose keys and values attention uses, see [`DecoderConfig::key_layers`].
     #[tree(static)]
     pub(super) key_layer: Option<usize>,
@@ -102,6 +106,8 @@ pub enum Norm {
     LayerOffset(LayerNorm),
     /// Normalizes to mean square 1.
     Rms(RmsNorm),
+    /// Normalizes to mean square 1, and multiplies the results by factors.
+    Gated(Box<GatedNorm>),
     /// Returns its input.
     Identity,
 }
@@ -141,6 +147,7 @@ impl Norm {
                 norm.forward(x.clone()).astype(x.dtype())
             }
             Norm::Rms(norm) => norm.forward(x),
+            Norm::Gated(norm) => norm.forward(x),
             Norm::Identity => x,
         }
     }
@@ -163,6 +170,7 @@ impl Block {
         let (pre_norms, post_norms) = config.normalizes(layer);
         let has_norm = (pre_norms && is_normalized) || config.sum_norms;
         let attention_norm = norm_if(has_norm && config.parts_of(layer) != LayerParts::Mlp, config, rngs);
+        let attention_norm = with_factors(attention_norm, config.norm_gates, features, rngs);
         let latent = config.latent.as_ref().filter(|_| config.delta_of(layer).is_none());
         let latent = latent.map(|latent| LatentAttention::new(config, latent, layer, rngs));
         let conv = config.conv_of(layer).map(|conv| ShortConv::new(features, conv, rngs));
@@ -187,10 +195,12 @@ impl Block {
         let has_mlp = parts != LayerParts::Mixer;
         let mlp_norm = norm_if((has_mlp_norm || config.sum_norms) && has_mlp, config, rngs);
         let chosen = config.experts_of(layer).filter(|_| has_mlp);
+        let mlp_norm = with_factors(mlp_norm, config.norm_gates.filter(|_| chosen.is_some()), features, rngs);
         let experts = chosen.and_then(|chosen| experts::build(config, chosen, layer, rngs));
         let bound = config.mlp_bounds.get(layer).copied().flatten();
         let is_beside = chosen.is_some_and(|chosen| chosen.beside_mlp);
-        let mlp = ((experts.is_none() || is_beside) && has_mlp).then(|| {
+        let delays = config.delays_experts(layer);
+        let mlp = ((experts.is_none() || is_beside || delays) && has_mlp).then(|| {
             let mlp = Mlp::new(features, hidden, activation, gated, biases.mlp, rngs).scales(config).bound(bound);
             let mlp = mlp.sparsity(config.gate_sparsity.get(layer).copied().filter(|share| *share > 0.0));
             if config.inner_norms { mlp.normalized(hidden, config.epsilon, rngs) } else { mlp }
@@ -223,6 +233,7 @@ impl Block {
             layer_input: config.layer_embedding.as_ref().map(|about| LayerInput::new(config, about, layer, rngs)),
             streams: config.streams.as_ref().map(|about| Streams::new(config, about, rngs)),
             low_rank: config.streams.as_ref().map(|about| LowRank::new(config, about, rngs)),
+            residuals: Residuals::new(config, layer, rngs),
             layer_scale: config.layer_scale.then(|| ones_dtype([1], rngs.policy().param_dtype)),
             key_layer: config.key_layer(layer),
             lends_keys: config.key_layers.contains(&Some(layer)),
@@ -427,7 +438,11 @@ impl Block {
     /// layers after them.
     #[track_caller]
     fn add_layers(&self, x: Array, attend: impl FnOnce(Array) -> Option<Array>) -> Array {
-        let Some(input) = &self.layer_input else { return self.scale_output(self.add_to(x, attend)) };
+        let Some(input) = &self.layer_input else {
+            let (x, late) = self.residuals.split_late(x);
+            let y = self.scale_output(self.add_to(x, attend));
+            return late.into_iter().fold(y, |y, late| self.place(y + late));
+        };
         let (x, embeddings) = input.split(&x);
         let y = match &self.streams {
             Some(streams) => streams.update(&x, input, &embeddings, |x| self.add_to(x, attend)),
@@ -452,7 +467,7 @@ impl Block {
         if self.mlp.is_none() && self.experts.is_none() {
             let attended = attend(normed(&self.norm, &x));
             let attended = attended.map(|y| self.scale(normed(&self.post_attention_norm, &y)));
-            return attended.map_or_else(|| x.clone(), |y| self.place(&x + y));
+            return attended.map_or_else(|| x.clone(), |y| self.place(self.residuals.add_attention(&x, y)));
         }
         // Norms of the sums instead of the inputs.
         if self.sum_norms {
@@ -470,8 +485,7 @@ impl Block {
         }
         // Only the MLP.
         let Some(attended) = attend(input.clone()) else {
-            let y = normed(&self.post_mlp_norm, &self.feed_forward(&x, normed(&self.mlp_norm, &x)));
-            return self.place(&x + self.scale(y));
+            return self.add_mlp(x);
         };
         let low_rank = self.low_rank.as_ref().map(|layer| layer.forward(&input));
         let attended = self.scale(normed(&self.post_attention_norm, &attended));
@@ -481,10 +495,32 @@ impl Block {
             let y = normed(&self.post_mlp_norm, &self.feed_forward(&x, input));
             return self.place(&x + attended + self.scale(y));
         }
-        let x = self.place(&x + attended);
+        let x = self.place(self.residuals.add_attention(&x, attended));
         let x = low_rank.into_iter().fold(x, |x, y| (x + y) * std::f64::consts::FRAC_1_SQRT_2);
-        let y = normed(&self.post_mlp_norm, &self.feed_forward(&x, normed(&self.mlp_norm, &x)));
-        self.place(&x + self.scale(y))
+        self.add_mlp(x)
+    }
+
+    /// Adds the output of the MLP or of the experts to `x`. If the output of the experts is for the next layer, it follows the
+    /// features.
+    #[track_caller]
+    fn add_mlp(&self, x: Array) -> Array {
+        let input = normed(&self.mlp_norm, &x);
+        let late = self.residuals.delays_experts.then(|| self.routed(&input));
+        let y = normed(&self.post_mlp_norm, &self.feed_forward(&x, input));
+        let sum = self.place(self.residuals.add_mlp(&x, self.scale(y)));
+        late.flatten().into_iter().fold(sum, |sum, late| concatenate(&[sum, self.place(late)], -1))
+    }
+
+    /// Applies the experts to `x`. Returns `None` if the block has none.
+    #[track_caller]
+    fn routed(&self, x: &Array) -> Option<Array> {
+        self.experts.as_ref().map(|experts| {
+            let routed = match experts.capacity() {
+                Some(_) => experts.forward(x).map(|routed| routed.y),
+                None => dropless(experts, &Routed::of(x), &self.rules, self.weighs_inputs),
+            };
+            routed.unwrap_or_else(|error| Array::from_error(error, x))
+        })
     }
 
     /// Shards the batch and the positions of `x` by the rules. A single position, for example in decoding, is not sharded.
@@ -513,14 +549,10 @@ impl Block {
                 return beside.mlp_output_norm.forward(mlp.forward(x)) + beside.experts_output_norm.forward(routed);
             }
             (Some(mlp), ..) => return mlp.forward(x),
-            (None, Some(experts), _) => {
-                let routed = match experts.capacity() {
-                    Some(_) => experts.forward(&x).map(|routed| routed.y),
-                    None => dropless(experts, &Routed::of(&x), &self.rules, self.weighs_inputs),
-                };
-                routed.unwrap_or_else(|error| Array::from_error(error, &x))
-            }
-            (None, None, _) => return x,
+            (None, ..) => match self.routed(&x) {
+                Some(routed) => routed,
+                None => return x,
+            },
         };
         let Some(shared) = &self.shared_expert else { return y };
         match &self.shared_gate {
@@ -563,6 +595,14 @@ pub(super) fn scaled(x: Array, factor: Option<f64>) -> Array {
 #[track_caller]
 fn normed(norm: &Option<Norm>, x: &Array) -> Array {
     norm.as_ref().map_or_else(|| x.clone(), |norm| norm.forward(x))
+}
+
+/// Adds factors to an RMS norm, which are computed from `rank` features, if there are any.
+fn with_factors(norm: Option<Norm>, rank: Option<usize>, features: usize, rngs: &mut Rngs) -> Option<Norm> {
+    match (norm, rank) {
+        (Some(Norm::Rms(norm)), Some(rank)) => Some(Norm::Gated(Box::new(GatedNorm::new(norm, features, rank, rngs)))),
+        (norm, _) => norm,
+    }
 }
 
 /// Creates the norm of the configuration if `is_used` is true.

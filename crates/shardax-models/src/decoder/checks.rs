@@ -4,7 +4,8 @@ use shardax::error::Result;
 use shardax_nn::prelude::*;
 
 use super::{
-    DecoderConfig, DeltaConfig, ExpertsConfig, LatentConfig, NormKind, Positions, QkNorm, RgLruConfig, StateSpaceConfig,
+    DecoderConfig, DeltaConfig, ExpertsConfig, LatentConfig, NormKind, Positions, QkNorm, ResidualSums, RgLruConfig,
+    StateSpaceConfig,
 };
 use crate::error::value_error;
 
@@ -83,6 +84,23 @@ impl DecoderConfig {
             let message = "value_dim differs from head_dim, but values_from_keys or attention_gate needs equal sizes";
             return Err(value_error(message, "set value_dim to None, or do not set the other field"));
         }
+        let has_other_values = self.value_dim.is_some_and(|value_dim| value_dim != self.head_dim);
+        if (self.differential || self.value_scores.is_some()) && (has_other_values || !self.layer_heads.is_empty()) {
+            let message =
+                "differential or value_scores is set, but heads or their values have other sizes than head_dim";
+            return Err(value_error(message, "set value_dim to None and layer_heads to an empty list"));
+        }
+        if self.differential && !(self.heads.is_multiple_of(2) && self.kv_heads.is_multiple_of(2)) {
+            let message =
+                format!("differential needs pairs of heads, got {} heads and {} kv_heads", self.heads, self.kv_heads);
+            return Err(value_error(message, "use even numbers of heads"));
+        }
+        if self.value_scores == Some(0) {
+            return Err(value_error(
+                "value_scores is 0, so that queries see no keys",
+                "set it to at least 1, or to None",
+            ));
+        }
         if let Some(share) = self.gate_sparsity.iter().find(|share| !(0.0..1.0).contains(*share)) {
             return Err(value_error(format!("gate_sparsity has {share}"), "use numbers from 0 to below 1"));
         }
@@ -101,7 +119,7 @@ impl DecoderConfig {
     }
 
     fn check_latent_attention(&self) -> Result<()> {
-        if let Some(LatentConfig { query_rank, rank, key_dim, rope_dim, value_dim, sparse }) = &self.latent {
+        if let Some(LatentConfig { query_rank, rank, key_dim, rope_dim, value_dim, sparse, .. }) = &self.latent {
             let sizes = [query_rank.unwrap_or(1), *rank, *key_dim, *rope_dim, *value_dim];
             if let Some(sparse) = sparse.as_ref().filter(|sparse| !sparse.fits(*rope_dim)) {
                 let message = format!("{sparse:?} does not describe an indexer for {rope_dim} rotated features");
@@ -199,6 +217,18 @@ impl DecoderConfig {
             let message = "experts with weighs_inputs have a capacity, and weights of inputs need experts without one";
             return Err(value_error(message, "set capacity_factor to None"));
         }
+        if self.experts.as_ref().is_some_and(|experts| experts.identities > 0 && experts.capacity_factor.is_some()) {
+            let message = "experts that return their input have a capacity, but identities need experts without one";
+            return Err(value_error(message, "set capacity_factor to None"));
+        }
+        let delays: Vec<bool> = (0..self.layers).map(|layer| self.delays_experts(layer)).collect();
+        if delays.last() == Some(&true) || delays.windows(2).any(|pair| pair == [true, true]) {
+            let message = "the output of delayed experts has no next layer, or the next layer has delayed experts too";
+            return Err(value_error(
+                message,
+                "set dense_layers to true for the last layer, and after each layer with experts",
+            ));
+        }
         Ok(())
     }
 
@@ -276,6 +306,19 @@ impl DecoderConfig {
                 "residual_factors are of normalized inputs, and sum_norms, post_norms, norm_places or parallel is set";
             return Err(value_error(message, "set pre_norms to true and the other fields to false"));
         }
+        let has_other_sums =
+            self.sum_norms || self.parallel || !self.residual_factors.is_empty() || self.streams.is_some();
+        if self.sums != ResidualSums::Plain && (has_other_sums || !self.parts.is_empty()) {
+            let message = format!(
+                "sums is ResidualSums::{:?}, and sum_norms, parallel, residual_factors, streams or parts is set too",
+                self.sums
+            );
+            return Err(value_error(message, "set sums to ResidualSums::Plain, or do not set the other fields"));
+        }
+        if self.norm_gates.is_some_and(|rank| rank == 0 || self.norm != NormKind::Rms) {
+            let message = format!("norm_gates is {:?}, and norm is NormKind::{:?}", self.norm_gates, self.norm);
+            return Err(value_error(message, "use at least 1 feature, and NormKind::Rms"));
+        }
         if self.sum_norms && (self.pre_norms || self.post_norms || !self.norm_places.is_empty() || self.parallel) {
             let message = "sum_norms normalizes the sums of a layer, and pre_norms, post_norms, norm_places or parallel is set too";
             return Err(value_error(message, "set the other fields to false"));
@@ -344,6 +387,9 @@ impl DecoderConfig {
             // Each layer has other rates.
             && self.lightning.is_none()
             && equal(&self.residual_factors)
+            && self.sums != ResidualSums::ByDepth
+            // Each layer has another factor.
+            && !self.differential
             && equal(&self.parts)
             && equal(&self.layer_heads)
             && equal(&self.layer_hidden)
@@ -396,6 +442,11 @@ impl DecoderConfig {
                 self.layer_heads.iter().map(|sizes| sizes.heads.saturating_mul(sizes.head_dim)).max().unwrap_or(0),
             ),
             ("kernel of experts", self.features, experts),
+            (
+                "kernel of the router",
+                self.features,
+                self.experts.as_ref().map_or(0, |experts| experts.count.saturating_add(experts.identities)),
+            ),
             (
                 "projection of streams",
                 self.features,

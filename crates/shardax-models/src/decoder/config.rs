@@ -8,7 +8,7 @@ use super::mixers::{
 };
 use super::parts::{
     Activation, AttentionGate, Biases, ExpertsConfig, HeadSizes, LayerParts, NormKind, NormPlace, Positions, QkNorm,
-    ResidualFactors,
+    ResidualFactors, ResidualSums,
 };
 use super::streams::{LayerEmbeddingConfig, StreamsConfig};
 
@@ -139,6 +139,9 @@ pub struct DecoderConfig {
     pub without_sinks: Vec<bool>,
     /// True if the inputs of attention and MLP are normalized.
     pub pre_norms: bool,
+    /// The number of features from which factors of the normalized inputs of attention and experts are computed, if they have
+    /// factors, see [`GatedNorm`](crate::GatedNorm).
+    pub norm_gates: Option<usize>,
     /// True if the outputs of attention and MLP are normalized before they are added.
     pub post_norms: bool,
     /// The arrays that each layer normalizes; empty if `pre_norms` and `post_norms` apply to all layers.
@@ -175,8 +178,16 @@ pub struct DecoderConfig {
     /// The factors of each layer's sums, if its normalized inputs, instead of its inputs, are added to its outputs; empty if
     /// the inputs are added.
     pub residual_factors: Vec<ResidualFactors>,
+    /// The sums of the inputs and the outputs of attention and MLPs.
+    pub sums: ResidualSums,
     /// The parts of each layer; empty if all layers have attention, or a layer in its place, and an MLP.
     pub parts: Vec<LayerParts>,
+    /// True if the results of the second half of the heads are subtracted from the results of the first half, see
+    /// [`MultiHeadAttention::difference`].
+    pub differential: bool,
+    /// The largest number of keys that a query sees, if scores of keys are computed from their values, see
+    /// [`MultiHeadAttention::value_scores`].
+    pub value_scores: Option<usize>,
     /// The learned factors of the results of heads, see [`MultiHeadAttention::gate`].
     pub attention_gate: Option<AttentionGate>,
     /// True if positions attend to later positions too, as in encoders. Such a model cannot generate text, because it
@@ -251,6 +262,7 @@ impl DecoderConfig {
             sinks: false,
             without_sinks: Vec::new(),
             pre_norms: true,
+            norm_gates: None,
             post_norms: false,
             norm_places: Vec::new(),
             inner_norms: false,
@@ -268,7 +280,10 @@ impl DecoderConfig {
             lightning: None,
             rg_lru: None,
             residual_factors: Vec::new(),
+            sums: ResidualSums::Plain,
             parts: Vec::new(),
+            differential: false,
+            value_scores: None,
             attention_gate: None,
             bidirectional: false,
             latent: None,
@@ -358,6 +373,11 @@ impl DecoderConfig {
     /// The experts of this layer, if it has any.
     pub(crate) fn experts_of(&self, layer: usize) -> Option<&ExpertsConfig> {
         self.experts.as_ref().filter(|experts| !experts.dense_layers.get(layer).is_some_and(|is_dense| *is_dense))
+    }
+
+    /// Returns true if the output of this layer's experts is added to the output of the next layer.
+    pub(crate) fn delays_experts(&self, layer: usize) -> bool {
+        self.experts_of(layer).is_some_and(|experts| experts.delayed)
     }
 
     /// The rotary positions of this layer, if it has any.

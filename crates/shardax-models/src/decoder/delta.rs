@@ -38,7 +38,7 @@ pub struct GatedDelta {
     pub value_taps: Array,
     /// Added to the rates of forgetting.
     pub rate_bias: Array,
-    /// The logarithms of the speeds of forgetting, `[heads of values]`, or `[1, 1, heads of values, 1]`.
+    /// The logarithms of the speeds of forgetting, `[heads of values]`, or `[1, 1, heads of values, 1]` in Kimi Linear.
     pub log_speed: Array,
     /// Normalizes the result of each head.
     pub norm: RmsNorm,
@@ -52,6 +52,8 @@ pub struct GatedDelta {
     pub cache_index: Option<Cache>,
     has_sigmoid_gates: bool,
     doubles_writes: bool,
+    has_channel_rates: bool,
+    rate_bound: Option<f64>,
     #[tree(static)]
     sizes: Sizes,
 }
@@ -110,7 +112,7 @@ impl GatedDelta {
         };
         let taps = random::normal_dtype(rngs.params(), [sizes.channels(), 1, width], DType::F32) * 0.1;
         let taps = taps.astype(dtype).transpose([2, 1, 0]);
-        let speeds = if channel_rates { vec![1, 1, value_heads, 1] } else { vec![value_heads] };
+        let speeds = if forget_rank.is_some() { vec![1, 1, value_heads, 1] } else { vec![value_heads] };
         GatedDelta {
             query,
             key,
@@ -132,6 +134,8 @@ impl GatedDelta {
             cache_index: None,
             has_sigmoid_gates: config.sigmoid_gates,
             doubles_writes: config.doubles_writes,
+            has_channel_rates: channel_rates,
+            rate_bound: config.rate_bound,
             sizes,
         }
     }
@@ -230,10 +234,17 @@ impl GatedDelta {
     /// Computes the logarithms of the rates of keeping, `[batch, length, heads]`, or with a feature for each feature of a key.
     fn log_keep_rates(&self, x: &Array) -> Array {
         let forget = through(&self.forget_down, &self.forget, x).astype(DType::F32);
-        let rates = softplus(forget + self.rate_bias.astype(DType::F32));
+        let inputs = forget + self.rate_bias.astype(DType::F32);
         let speed = self.log_speed.astype(DType::F32).exp();
-        let rates = if speed.ndim() > 1 { split_heads(&rates, self.sizes.value_heads) } else { rates };
-        -speed * rates
+        let (inputs, speed) = if self.has_channel_rates {
+            (split_heads(&inputs, self.sizes.value_heads), speed.reshape([-1, 1]))
+        } else {
+            (inputs, speed)
+        };
+        match self.rate_bound {
+            Some(bound) => sigmoid(speed * inputs) * bound,
+            None => -speed * softplus(inputs),
+        }
     }
 }
 

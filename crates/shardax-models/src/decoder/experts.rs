@@ -29,9 +29,13 @@ pub(super) fn build(
         .scores(experts.scores)
         .jitter(experts.jitter)
         .groups(experts.groups);
-    layer.correction = experts.correction.then(|| zeros_dtype([experts.count], DType::F32));
+    let choices = experts.count + experts.identities;
+    if experts.identities > 0 {
+        layer.router = Linear::builder(features, choices).use_bias(false).dtype(DType::F32).build(rngs);
+    }
+    layer.correction = experts.correction.then(|| zeros_dtype([choices], DType::F32));
     if experts.biases {
-        layer.router.bias = Some(zeros_dtype([experts.count], rngs.policy().param_dtype));
+        layer.router.bias = Some(zeros_dtype([choices], rngs.policy().param_dtype));
     }
     Some(layer)
 }
@@ -117,7 +121,8 @@ pub(super) fn dropless(
         // The choices of all tokens are sorted together, so the tokens must not be split over a mesh axis.
         let x = typed.iter().fold(x.clone(), |x, typed| reshard(x, Typed::replicated(typed.mesh(), typed.rank())));
         let chosen = routed.choose(moe, &x)?;
-        let y = grouped(&moe.experts, &x, (&chosen.weights, weighs_inputs), chosen.experts);
+        let y = grouped(&moe.experts, &x, (&chosen.weights, weighs_inputs), chosen.experts.clone());
+        let y = with_identities(y, &x, &chosen, moe.experts.depth());
         return Ok(typed.iter().fold(y, reshard));
     };
     // The results are summed over the axis of the experts, so all devices along this axis must have the same rows.
@@ -138,7 +143,18 @@ pub(super) fn dropless(
     .in_specs((P![axis], &rows, &rows, &rows))
     .out_specs(&rows)
     .call((&moe.experts, &x, &chosen.weights, &chosen.experts))?;
+    let y = with_identities(y, &x, &chosen, moe.experts.depth());
     Ok(typed.iter().fold(y, reshard))
+}
+
+/// Adds the choices beyond the first `count` experts, which return their input `x`, to the sum of the other choices.
+fn with_identities(y: Array, x: &Array, chosen: &ChosenExperts, count: usize) -> Array {
+    if chosen.scores.shape().last() == Some(&count) {
+        return y;
+    }
+    let is_identity = chosen.experts.greater_equal(count as i32);
+    let weight = where_(is_identity, &chosen.weights, 0.0).sum_keepdims(-1);
+    y + x * weight.astype(x.dtype())
 }
 
 /// The maximal number of tokens in a block that an expert processes at once.

@@ -3,9 +3,10 @@
 use shardax_nn::QueryGrowth;
 use shardax_nn::prelude::*;
 
+use super::block::scaled;
 use super::indexer::Indexer;
 use super::recurrence::rank_error;
-use super::{DecoderConfig, LatentConfig};
+use super::{DecoderConfig, LatentConfig, LatentGate};
 
 /// Multi-head latent attention ([DeepSeek-V2](https://arxiv.org/abs/2405.04434)). Keys and values are computed from a
 /// latent vector of few features for each position, so that the cache is small: it stores only the latent vectors.
@@ -28,6 +29,8 @@ pub struct LatentAttention {
     pub key_value: LinearGeneral,
     /// Projects values, `[heads, depth]`, to features.
     pub out: LinearGeneral,
+    /// Projects features, or the latent vector of queries, to the factors of the results of heads, if they have some.
+    pub gate: Option<LinearGeneral>,
     /// Chooses the positions that queries see, if attention is sparse.
     pub indexer: Option<Indexer>,
     /// The normalized latent vectors and the rotated keys of earlier positions, `[batch, length, features of both]`.
@@ -39,6 +42,9 @@ pub struct LatentAttention {
     shared_count: Option<usize>,
     rope: Option<Rope>,
     query_growth: Option<QueryGrowth>,
+    gates_from_latents: bool,
+    query_latent_scale: Option<f64>,
+    latent_scale: Option<f64>,
     scale: f64,
     rank: usize,
     key_dim: usize,
@@ -55,17 +61,29 @@ impl LatentAttention {
         let DecoderConfig { features, heads, biases, .. } = *config;
         let LatentConfig { query_rank, rank, key_dim, rope_dim, value_dim, .. } = *latent;
         // All heads share the latent vectors, so only the projections from them can be sharded by heads.
+        let query_features = match (query_rank, latent.gate) {
+            (Some(rank), Some(LatentGate::Latents)) => 2 * rank,
+            (rank, _) => rank.unwrap_or(features),
+        };
         let out = LinearGeneral::builder([heads, value_dim], [features]).use_bias(biases.out);
         // `DecoderConfig::check` requires rotary positions for an indexer.
         let index_rope = rope.clone().unwrap_or_default().rotary_dim(rope_dim);
         LatentAttention {
             query_down: query_rank.map(|rank| down(features, rank, biases.qkv, rngs)),
             query_norm: query_rank.map(|rank| norm(rank, rngs)),
-            query: to_heads(query_rank.unwrap_or(features), [heads, key_dim + rope_dim], rngs),
+            query: to_heads(query_features, [heads, key_dim + rope_dim], rngs),
             latent: down(features, rank + rope_dim, biases.qkv, rngs),
             latent_norm: norm(rank, rngs),
             key_value: to_heads(rank, [heads, key_dim + value_dim], rngs),
             out: out.kernel_axes([Some("heads"), None, Some("embed")]).build(rngs),
+            gate: latent.gate.map(|gate| match gate {
+                LatentGate::Heads => {
+                    let layer = LinearGeneral::builder([features], [heads, 1]).use_bias(false);
+                    layer.kernel_axes([Some("embed"), Some("heads"), None]).build(rngs)
+                }
+                LatentGate::Latents => to_heads(query_features, [heads, value_dim], rngs),
+            }),
+            gates_from_latents: latent.gate == Some(LatentGate::Latents),
             indexer: latent
                 .sparse
                 .as_ref()
@@ -76,6 +94,8 @@ impl LatentAttention {
             shared_count: latent.sparse.as_ref().filter(|sparse| sparse.is_shared(layer)).map(|sparse| sparse.count),
             rope,
             query_growth: config.query_growth.clone(),
+            query_latent_scale: query_rank.filter(|_| latent.scales_latents).map(|rank| latent_scale(features, rank)),
+            latent_scale: latent.scales_latents.then(|| latent_scale(features, rank)),
             scale: config.attention_scale.unwrap_or_else(|| ((key_dim + rope_dim) as f64).sqrt().recip()),
             rank,
             key_dim,
@@ -94,8 +114,8 @@ impl LatentAttention {
     pub(super) fn forward_over(&self, x: Array, earlier: Option<&Array>) -> (Array, Option<Array>) {
         let length = x.shape().get(x.ndim().saturating_sub(2)).copied().unwrap_or(0);
         let positions = arange(0..length as i32);
-        let query_latent = self.query_latent(&x);
-        let query = self.queries(&query_latent, &positions);
+        let (query_latent, query_input) = self.query_latent(&x);
+        let query = self.queries(&query_input, &positions);
         let latent = self.latents(&x, &positions);
         let key_value = self.key_value.forward(latent.get((Ellipsis, ..self.rank)));
         let (key, value) = (key_value.get((Ellipsis, ..self.key_dim)), key_value.get((Ellipsis, self.key_dim..)));
@@ -120,7 +140,7 @@ impl LatentAttention {
             Err(failed) => return (failed, None),
         };
         let options = chosen.iter().chain(shared).fold(options, |options, mask| options.mask(mask));
-        (self.out.forward(options.dot_product_attention(query, key, value)), chosen)
+        (self.output(&x, &query_input, options.dot_product_attention(query, key, value)), chosen)
     }
 
     /// Returns the positions of an earlier layer that queries of a text of this length see, if this layer shares them. The error
@@ -184,8 +204,8 @@ impl LatentAttention {
         let length = cached.shape().get(axis as usize).copied().unwrap_or(0) as i32;
         let location = &*index + arange(0..new);
         let positions = positions.cloned().unwrap_or_else(|| location.clone());
-        let query_latent = self.query_latent(&x);
-        let query = self.queries(&query_latent, &positions);
+        let (query_latent, query_input) = self.query_latent(&x);
+        let query = self.queries(&query_input, &positions);
         let latents = self.latents(&x, &positions).astype(cached.dtype());
         let cached = lax::dynamic_update_slice_in_dim(cached, &latents, &*index, axis);
         let end = &*index + new;
@@ -214,18 +234,31 @@ impl LatentAttention {
         let visible = chosen.as_ref().or(shared).cloned().unwrap_or(visible);
         let options = AttentionOptions::new().scale(self.scale).mask(visible);
         let attended = options.dot_product_attention(query, keys, values);
-        let y = self.out.forward(einsum("...qhr,rhd->...qhd", &[&attended, &value]));
+        let y = self.output(&x, &query_input, einsum("...qhr,rhd->...qhd", &[&attended, &value]));
         let y = where_(end.greater(length), f64::NAN, y);
         (self.cached, self.cache_index) = (Some(cached.into()), Some(end.into()));
         (y, chosen)
     }
 
-    /// Computes the latent vector of queries, or returns the features if there is none.
+    /// Computes the result for `x` from the results of heads, `[..., heads, depth]`.
     #[track_caller]
-    fn query_latent(&self, x: &Array) -> Array {
-        match (&self.query_down, &self.query_norm) {
-            (Some(down), Some(norm)) => norm.forward(down.forward(x)),
-            _ => x.clone(),
+    fn output(&self, x: &Array, query_input: &Array, attended: Array) -> Array {
+        let gate_input = if self.gates_from_latents { query_input } else { x };
+        let gates = self.gate.as_ref().map(|gate| sigmoid(gate.forward(gate_input)));
+        self.out.forward(gates.into_iter().fold(attended, |y, gates| y * gates))
+    }
+
+    /// Computes the normalized latent vector of queries, or returns the features if there is none. Also returns the input of
+    /// the projection to queries.
+    #[track_caller]
+    fn query_latent(&self, x: &Array) -> (Array, Array) {
+        let (Some(down), Some(norm)) = (&self.query_down, &self.query_norm) else { return (x.clone(), x.clone()) };
+        let latent = down.forward(x);
+        let normalized = scaled(norm.forward(&latent), self.query_latent_scale);
+        if self.gates_from_latents {
+            (normalized.clone(), concatenate(&[normalized, latent], -1))
+        } else {
+            (normalized.clone(), normalized)
         }
     }
 
@@ -250,7 +283,7 @@ impl LatentAttention {
     #[track_caller]
     fn latents(&self, x: &Array, positions: &Array) -> Array {
         let compressed = self.latent.forward(x);
-        let latent = self.latent_norm.forward(compressed.get((Ellipsis, ..self.rank)));
+        let latent = scaled(self.latent_norm.forward(compressed.get((Ellipsis, ..self.rank))), self.latent_scale);
         let key = compressed.get((Ellipsis, self.rank..));
         let key = match &self.rope {
             Some(rope) => rope.apply(key.expand_dims(-2), positions).squeeze(-2),
@@ -258,6 +291,11 @@ impl LatentAttention {
         };
         concatenate(&[latent, key], -1)
     }
+}
+
+/// Returns the factor of a latent vector of `rank` features, see [`LatentConfig::scales_latents`].
+fn latent_scale(features: usize, rank: usize) -> f64 {
+    (features as f64 / rank as f64).sqrt()
 }
 
 /// Creates the norm of a latent vector.

@@ -19,6 +19,21 @@ pub struct LatentConfig {
     pub value_dim: usize,
     /// The layer that chooses the positions that queries see; `None` if queries see all earlier positions.
     pub sparse: Option<SparseConfig>,
+    /// The factors of the results of heads, if they have some.
+    pub gate: Option<LatentGate>,
+    /// True if the normalized latents are multiplied by the square root of the ratio of the model's features to theirs.
+    pub scales_latents: bool,
+}
+
+/// The learned factors of the results of [`LatentAttention`](crate::LatentAttention), which are the sigmoids of a linear layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LatentGate {
+    /// A linear layer computes a factor for each head from the input.
+    Heads,
+    /// A linear layer computes a factor for each feature of a value from the latent of queries, normalized and not. Queries are
+    /// computed from both too.
+    Latents,
 }
 
 /// The sizes of [`Indexer`](crate::Indexer).
@@ -77,6 +92,9 @@ pub struct DeltaConfig {
     pub rank: Option<usize>,
     /// True if each feature of a key has a rate of forgetting. Otherwise each head has one.
     pub channel_rates: bool,
+    /// The bound of the logarithm of the rates of keeping, a negative number, which is multiplied by a sigmoid. `None` if the
+    /// logarithm is the negative of a softplus and has no bound.
+    pub rate_bound: Option<f64>,
     /// True if the function of gates is the sigmoid instead of SiLU.
     pub sigmoid_gates: bool,
     /// True if the rates of writing are between 0 and 2 instead of 0 and 1.

@@ -8,6 +8,7 @@ mod conv;
 mod delta;
 mod delta_chunks;
 mod experts;
+mod gated_norm;
 mod indexer;
 mod latent;
 mod lightning;
@@ -15,6 +16,7 @@ mod mixers;
 mod mlp;
 mod parts;
 mod recurrence;
+mod residuals;
 mod rg_lru;
 mod selective;
 mod state_chunks;
@@ -27,18 +29,20 @@ pub use config::DecoderConfig;
 pub use conv::ShortConv;
 pub use delta::GatedDelta;
 pub use experts::BesideMlp;
+pub use gated_norm::GatedNorm;
 pub use indexer::Indexer;
 pub use latent::LatentAttention;
 pub use lightning::LightningAttention;
 pub use mixers::{
-    ConvConfig, DeltaConfig, LatentConfig, LightningConfig, RgLruConfig, SelectiveConfig, SparseConfig,
+    ConvConfig, DeltaConfig, LatentConfig, LatentGate, LightningConfig, RgLruConfig, SelectiveConfig, SparseConfig,
     StateSpaceConfig, StateSpaceNorm, StateSpaceScales,
 };
 pub use mlp::{Mlp, Xielu};
 pub use parts::{
     Activation, AttentionGate, Biases, ExpertsConfig, HeadSizes, LayerParts, NormKind, NormPlace, Positions, QkNorm,
-    ResidualFactors,
+    ResidualFactors, ResidualSums,
 };
+pub use residuals::Residuals;
 pub use rg_lru::RgLru;
 pub use selective::SelectiveState;
 pub use state_space::StateSpace;

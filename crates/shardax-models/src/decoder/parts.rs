@@ -50,6 +50,11 @@ pub struct ExpertsConfig {
     pub beside_mlp: bool,
     /// True if the weights of a token's experts are factors of the experts' inputs instead of their outputs.
     pub weighs_inputs: bool,
+    /// The number of experts that return their input, in addition to `count`. The router can choose them too, as in LongCat.
+    pub identities: usize,
+    /// True if layers with experts have an MLP for the same input too, and the output of the experts is added to the output of the
+    /// next layer, as in LongCat.
+    pub delayed: bool,
     /// The bound of the gates and of their factors in each layer's experts, as in
     /// [`DecoderConfig::mlp_bounds`](crate::DecoderConfig::mlp_bounds).
     pub bounds: Vec<Option<f64>>,
@@ -80,6 +85,8 @@ impl ExpertsConfig {
             jitter: 0.01,
             beside_mlp: false,
             weighs_inputs: false,
+            identities: 0,
+            delayed: false,
             bounds: Vec::new(),
             capacity_factor: Some(1.25),
             dense_layers: Vec::new(),
@@ -94,6 +101,22 @@ pub struct AttentionGate {
     pub per_head: bool,
     /// True if the function is softplus instead of the sigmoid.
     pub softplus: bool,
+    /// True if each head has a number that is added to the results of the linear layer.
+    pub head_bias: bool,
+}
+
+/// The sums of the inputs and the outputs of attention and MLPs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ResidualSums {
+    /// The sum of both.
+    #[default]
+    Plain,
+    /// Each feature of the input has a learned factor, as in Doge.
+    LearnedFactors,
+    /// The `n`th output is divided by the square root of `n + 1`, and the input is multiplied so that the sum of both squares
+    /// is 1, as in Beam. Therefore all outputs of the model have equal weights in the end.
+    ByDepth,
 }
 
 /// The heads of a layer.

@@ -178,12 +178,12 @@ impl KeyMap {
         self
     }
 
-    /// Sets the numbers that the model's blocks have in files.
-    pub(super) fn with_layers(mut self, numbers: &[usize]) -> Self {
+    /// Sets the numbers that the model's blocks have in files: pairs of the index of a block and its number.
+    pub(super) fn with_layers(mut self, numbers: impl Iterator<Item = (usize, usize)> + Clone) -> Self {
         let rules = std::mem::take(&mut self.rules);
         for (path, name, layout) in rules {
             match path.strip_prefix("blocks[*]") {
-                Some(rest) => self.rules.extend(numbers.iter().enumerate().map(|(index, number)| {
+                Some(rest) => self.rules.extend(numbers.clone().map(|(index, number)| {
                     (format!("blocks[{index}]{rest}"), name.replacen('*', &number.to_string(), 1), layout)
                 })),
                 None => self.rules.push((path, name, layout)),

@@ -80,11 +80,11 @@ pub(super) fn flat_shape(path: &str, shape: &[usize], layout: Layout) -> Vec<usi
     }
 }
 
-/// Returns the number of input dimensions of a kernel. The layers that join heads have several: the last layer of attention, and the layer
-/// that computes the weights of a convolution of tokens.
+/// Returns the number of input dimensions of a kernel. The layers that join heads have several: the last layer of attention, the layer
+/// that computes the weights of a convolution of tokens, and the layer that computes scores from values.
 pub(crate) fn input_dims(path: &str, rank: usize) -> usize {
-    let joins_heads = path.ends_with("out.kernel") || path.ends_with("conv.weights.kernel");
-    if joins_heads { rank.saturating_sub(1) } else { 1.min(rank) }
+    let joining_layers = ["out.kernel", "conv.weights.kernel", "value_scores.steps.kernel"];
+    if joining_layers.iter().any(|end| path.ends_with(end)) { rank.saturating_sub(1) } else { 1.min(rank) }
 }
 
 /// Writes a folder with the arrays in one file and the configuration in another.

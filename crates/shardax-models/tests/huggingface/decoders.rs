@@ -10,7 +10,7 @@ use super::common::fails;
 use super::{alike, case, chosen_models, folder, has_any, rows, setup};
 
 /// Every decoder that there are files of.
-pub(super) const DECODERS: [&str; 144] = [
+pub(super) const DECODERS: [&str; 153] = [
     "gpt2",
     "llama",
     "llama3",
@@ -155,6 +155,15 @@ pub(super) const DECODERS: [&str; 144] = [
     "gpt2_layer_scales",
     "recurrent_gemma",
     "minimax",
+    "bailing_hybrid",
+    "bailing_hybrid_plain",
+    "longcat_flash",
+    "beam",
+    "diffllama",
+    "diffllama_heads",
+    "doge",
+    "doge_sparse",
+    "axk2",
 ];
 
 /// Decoders whose rotary positions depend on the length of the text. The keys in a cache keep the scale of the length

@@ -88,6 +88,13 @@ impl AttentionOptions {
         self
     }
 
+    /// Adds a bias to the bias of these options, if they have one.
+    pub(crate) fn add_bias(self, bias: &Array) -> Self {
+        let _ranks = allow_any_ranks();
+        let sum = self.bias.as_ref().map_or_else(|| bias.clone(), |other| other + bias);
+        self.bias(sum)
+    }
+
     /// Sets the mask of visible keys: booleans, or numbers where nonzero means visible. It must broadcast to `[..., heads,
     /// queries, keys]`.
     pub fn mask(mut self, mask: impl ArrayLike) -> Self {
@@ -456,6 +463,12 @@ impl AttentionOptions {
         // `HIDDEN` is finite, because with infinities the gradient of a query without visible keys would be NaN. Its
         // weights are equal instead.
         seen.as_ref().map_or(scores.clone(), |seen| where_(seen, scores, HIDDEN))
+    }
+
+    /// Returns the combined mask of options and positions for queries and keys, `[..., length, heads, depth]`; `None` if every
+    /// key is visible.
+    pub(crate) fn visible(&self, query: &Array, key: &Array) -> Option<Array> {
+        self.seen(&Shapes::of(query, key))
     }
 
     /// Returns the combined mask of options and positions; `None` if every key is visible.

@@ -22,7 +22,7 @@ mod recurrent;
 mod sequential;
 mod stack;
 
-pub use attention::{MultiHeadAttention, MultiHeadAttentionBuilder, QueryGrowth};
+pub use attention::{HeadDifference, MultiHeadAttention, MultiHeadAttentionBuilder, QueryGrowth, ValueScores};
 pub use conv::{Conv, ConvBuilder};
 pub use conv_local::{ConvLocal, ConvLocalBuilder};
 pub use conv_transpose::{ConvTranspose, ConvTransposeBuilder};

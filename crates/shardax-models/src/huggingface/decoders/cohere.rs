@@ -52,24 +52,36 @@ pub(super) fn compass(fields: &Fields, _: &str) -> Read {
         ..sizes(fields)?
     };
     config.windows = windows(fields, config.layers, fields.size_opt("sliding_window")?, |_| false)?;
-    let is_local = |layer: usize| config.windows.get(layer).is_some_and(Option::is_some);
-    let Some(types) = fields.object_opt("rope_parameters")? else {
-        return Err(fields.error("missing field `rope_parameters`"));
-    };
-    // An object of a type of layers can be missing if there are no such layers.
-    let [global, local] = ["full_attention", "sliding_attention"].map(|name| -> Result<Option<Rope>> {
-        match types.object_opt(name)? {
-            Some(about) => Ok(Some(scaled_rope(fields, &about, about.number("rope_theta")?, config.head_dim, None)?)),
-            None => Ok(None),
-        }
-    });
-    types.finish()?;
-    let (global, local) = (global?, local?);
-    config.without_rope =
-        (0..config.layers).map(|layer| if is_local(layer) { local.is_none() } else { global.is_none() }).collect();
-    config.positions = Positions::Rotary(global.unwrap_or_default());
-    config.local_rope = local;
+    set_ropes_by_type(&mut config, fields, None)?;
     // The pooling of a head for classes.
     fields.skip(&["pooling", "sliding_window_pattern"]);
     Ok((config, llama_keys()))
+}
+
+/// Sets the rotary positions of layers without and with a window, from the objects of both types in `rope_parameters`. A type
+/// without an object has no positions. Without the field, the types have the `defaults`.
+pub(super) fn set_ropes_by_type(
+    config: &mut DecoderConfig,
+    fields: &Fields,
+    defaults: Option<[Option<Rope>; 2]>,
+) -> Result<()> {
+    let [global, local] = match (fields.object_opt("rope_parameters")?, defaults) {
+        (Some(types), _) => {
+            // An object of a type of layers can be missing if there are no such layers.
+            let ropes = ["full_attention", "sliding_attention"].map(|name| -> Result<Option<Rope>> {
+                let Some(about) = types.object_opt(name)? else { return Ok(None) };
+                scaled_rope(fields, &about, about.number("rope_theta")?, config.head_dim, None).map(Some)
+            });
+            types.finish()?;
+            let [global, local] = ropes;
+            [global?, local?]
+        }
+        (None, Some(defaults)) => defaults,
+        (None, None) => return Err(fields.error("missing field `rope_parameters`")),
+    };
+    let has_rope = |window: &Option<usize>| if window.is_some() { local.is_some() } else { global.is_some() };
+    config.without_rope = config.windows.iter().map(|window| !has_rope(window)).collect();
+    config.positions = Positions::Rotary(global.unwrap_or_default());
+    config.local_rope = local;
+    Ok(())
 }

@@ -311,7 +311,7 @@ fn llama4(fields: &Fields) -> Read {
         qk_norm_after_rope: true,
         chunk: fields.size_opt("attention_chunk_size")?,
         without_rope: with_rope.iter().map(|has| !has).collect(),
-        query_growth: is_tuned.then_some(QueryGrowth { rate, length, offset: 1.0 }),
+        query_growth: is_tuned.then_some(QueryGrowth { rate, length, offset: 1.0, power: false }),
         experts: Some(experts),
         ..sized
     };

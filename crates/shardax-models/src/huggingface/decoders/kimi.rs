@@ -22,6 +22,8 @@ pub(super) fn read(fields: &Fields, _: &str) -> Read {
         rope_dim: fields.size("qk_rope_head_dim")?,
         value_dim: fields.size("v_head_dim")?,
         sparse: None,
+        gate: None,
+        scales_latents: false,
     };
     // Each head has its own key, and no features are rotated.
     fields.skip(&["num_key_value_heads", "head_dim", "qk_head_dim", "rope_theta"]);
@@ -85,7 +87,7 @@ fn kimi_delta(fields: &Fields, layers: usize) -> Result<DeltaConfig> {
 }
 
 /// Reads the experts of Kimi Linear, whose fields have two names.
-fn kimi_experts(fields: &Fields, layers: usize) -> Result<ExpertsConfig> {
+pub(super) fn kimi_experts(fields: &Fields, layers: usize) -> Result<ExpertsConfig> {
     let hidden = fields.size("moe_intermediate_size")?;
     let count = fields.size(present_name(fields, "num_local_experts", "num_experts"))?;
     let shared = fields.size(present_name(fields, "n_shared_experts", "num_shared_experts"))?;

@@ -23,7 +23,7 @@ pub(super) fn read(fields: &Fields, _: &str) -> Read {
     let mut config = DecoderConfig {
         biases: attention_biases(fields)?,
         qk_norm: QkNorm::Head,
-        attention_gate: Some(AttentionGate { per_head, softplus: true }),
+        attention_gate: Some(AttentionGate { per_head, softplus: true, ..AttentionGate::default() }),
         experts: Some(ExpertsConfig {
             scores: RouterScores::Sigmoid,
             correction: true,

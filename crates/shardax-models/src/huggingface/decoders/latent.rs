@@ -6,11 +6,11 @@ use super::super::rope::{rope_object, yarn_scale};
 use super::experts::{chosen_experts, grouped_experts, grouped_keys, shared_keys, stacked_expert_keys};
 use super::llama::{attention_biases, interleave, ministral_growth};
 use super::*;
-use crate::{ExpertsConfig, LatentConfig, SparseConfig};
+use crate::{ExpertsConfig, LatentConfig, LatentGate, SparseConfig};
 
 pub(super) fn read(fields: &Fields, kind: &str) -> Read {
     let is_second = kind == "deepseek_v2";
-    let is_sparse = matches!(kind, "deepseek_v32" | "glm_moe_dsa");
+    let is_sparse = matches!(kind, "deepseek_v32" | "glm_moe_dsa" | "axk2");
     let (features, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
     let latent = LatentConfig {
         query_rank: fields.size_opt("q_lora_rank")?,
@@ -25,6 +25,8 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
             }
         },
         sparse: if is_sparse { Some(indexer(fields, kind)?) } else { None },
+        gate: (kind == "axk2").then_some(LatentGate::Latents),
+        scales_latents: false,
     };
     // Each head has its own key, and rotary positions apply to a part of its features.
     fields.skip(&["num_key_value_heads", "head_dim", "qk_head_dim"]);
@@ -48,10 +50,12 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
                 correction: false,
                 ..grouped_experts(fields, layers)?
             }),
+            "axk2" => Some(ungrouped_experts(fields, layers)?),
             "axk1" => Some(ExpertsConfig { post_norms: true, ..grouped_experts(fields, layers)? }),
             "deepseek_v2" => Some(softmax_experts(fields, layers)?),
             _ => Some(grouped_experts(fields, layers)?),
         },
+        norm_gates: if kind == "axk2" { Some(fields.size("gated_norm_rank")?) } else { None },
         attention_scale: Some((depth as f64).sqrt().recip() * attention_growth(fields)?),
         latent: Some(latent),
         ..DecoderConfig::new(fields.size("vocab_size")?, layers, features, heads)
@@ -67,7 +71,43 @@ pub(super) fn read(fields: &Fields, kind: &str) -> Read {
         interleave(&mut config);
     }
     let keys = latent_keys(&config, kind);
-    Ok((config, keys.and(llama_keys())))
+    Ok((config.clone(), if kind == "axk2" { axk2_keys(&config) } else { KeyMap::new() }.and(keys).and(llama_keys())))
+}
+
+/// Reads the experts of A.X K2, which come from all experts.
+fn ungrouped_experts(fields: &Fields, layers: usize) -> Result<ExpertsConfig> {
+    if let Some(groups) = fields.size_opt("n_group")?.filter(|groups| *groups > 1) {
+        // The class sets the scores of other groups to 0, which can be more than the corrected scores of the kept groups.
+        return Err(fields.error(format!("`n_group` is {groups}, but groups of experts are not supported")));
+    }
+    fields.skip(&["topk_group"]);
+    Ok(ExpertsConfig {
+        scores: RouterScores::Sigmoid,
+        normalized: fields.flag("norm_topk_prob")?,
+        correction: true,
+        ..chosen_experts(fields, layers)?
+    })
+}
+
+/// Returns the names of the arrays of A.X K2 that other models do not have: factors of norms, and a matrix of each head's rows
+/// for queries and factors.
+fn axk2_keys(config: &DecoderConfig) -> KeyMap {
+    let (depth, values) = config
+        .latent
+        .as_ref()
+        .map_or((0, 0), |latent| (latent.key_dim.saturating_add(latent.rope_dim), latent.value_dim));
+    let joined = of_layer("self_attn.q_b_proj");
+    let keys = KeyMap::new()
+        .weights("blocks[*].latent.query", &joined, Layout::rows_of_groups(config.heads, 0, depth))
+        .weights("blocks[*].latent.gate", &joined, Layout::rows_of_groups(config.heads, depth, values));
+    [("norm", "input_layernorm"), ("mlp_norm", "post_attention_layernorm")].into_iter().fold(
+        keys,
+        |keys, (part, name)| {
+            keys.scale(&format!("blocks[*].{part}.0.norm"), &of_layer(&format!("{name}.norm")))
+                .linear(&format!("blocks[*].{part}.0.down"), &of_layer(&format!("{name}.W_down")))
+                .linear(&format!("blocks[*].{part}.0.up"), &of_layer(&format!("{name}.W_up")))
+        },
+    )
 }
 
 /// Reads the decoder of DeepSeek-OCR 2, which has the experts of DeepSeek-V2 and Llama's attention.
@@ -95,7 +135,7 @@ fn indexer(fields: &Fields, kind: &str) -> Result<SparseConfig> {
         return Err(fields.error(format!("the entry {other:?} of `layer_types` is not supported")));
     }
     let shared = shared_layers(fields)?;
-    if kind == "deepseek_v32" && shared.contains(&true) {
+    if kind != "glm_moe_dsa" && shared.contains(&true) {
         return Err(fields.error("some layers share the positions of others, which this model does not have"));
     }
     Ok(SparseConfig {
@@ -137,15 +177,10 @@ fn shared_layers(fields: &Fields) -> Result<Vec<bool>> {
     shared.collect()
 }
 
-/// Returns the names of the arrays of latent attention and of the experts.
-pub(super) fn latent_keys(config: &DecoderConfig, kind: &str) -> KeyMap {
-    let attention = "model.layers.*.self_attn";
+/// Returns the names of the arrays of latent attention, whose names in files start with `attention`.
+pub(super) fn latent_attention_keys(config: &DecoderConfig, attention: &str) -> KeyMap {
     let query = if config_has_query_latent(config) { "q_b_proj" } else { "q_proj" };
-    let expert_keys = match kind {
-        "mistral4" => mistral4_expert_keys(config),
-        _ => grouped_keys(),
-    };
-    let keys = expert_keys
+    KeyMap::new()
         .linear("blocks[*].latent.query_down", &format!("{attention}.q_a_proj"))
         .scale("blocks[*].latent.query_norm", &format!("{attention}.q_a_layernorm"))
         .linear("blocks[*].latent.query", &format!("{attention}.{query}"))
@@ -157,6 +192,16 @@ pub(super) fn latent_keys(config: &DecoderConfig, kind: &str) -> KeyMap {
         .linear("blocks[*].latent.indexer.key", &format!("{attention}.indexer.wk"))
         .norm("blocks[*].latent.indexer.key_norm", &format!("{attention}.indexer.k_norm"))
         .linear("blocks[*].latent.indexer.weights", &format!("{attention}.indexer.weights_proj"))
+}
+
+/// Returns the names of the arrays of latent attention and of the experts.
+pub(super) fn latent_keys(config: &DecoderConfig, kind: &str) -> KeyMap {
+    let expert_keys = match kind {
+        "mistral4" => mistral4_expert_keys(config),
+        _ => grouped_keys(),
+    };
+    let keys = expert_keys
+        .and(latent_attention_keys(config, "model.layers.*.self_attn"))
         // Layers that predict additional tokens in training.
         .ignore(&format!("model.layers.{}.**", config.layers));
     let keys = match kind {
@@ -226,7 +271,7 @@ fn config_has_query_latent(config: &DecoderConfig) -> bool {
 }
 
 /// Returns the factor for attention scores in texts beyond the original length.
-fn attention_growth(fields: &Fields) -> Result<f64> {
+pub(super) fn attention_growth(fields: &Fields) -> Result<f64> {
     let Some(about) = rope_object(fields)? else { return Ok(1.0) };
     let kind = about.text_opt("rope_type")?.or(about.text_opt("type")?).unwrap_or("default");
     match about.number_opt("mscale_all_dim")? {

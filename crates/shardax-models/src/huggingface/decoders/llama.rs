@@ -70,7 +70,7 @@ pub(super) fn ministral_growth(fields: &Fields) -> Result<QueryGrowth> {
         return Err(fields.error("missing field `rope_parameters`"));
     };
     let (rate, length) = (about.number("llama_4_scaling_beta")?, about.number("original_max_position_embeddings")?);
-    Ok(QueryGrowth { rate, length, offset: 0.0 })
+    Ok(QueryGrowth { rate, length, offset: 0.0, power: false })
 }
 
 /// Reads the biases of InternLM3, whose files have older field names.
@@ -134,7 +134,7 @@ pub(super) fn interleave(config: &mut DecoderConfig) {
 }
 
 /// Reads whether attention and MLPs have biases.
-fn biases(fields: &Fields) -> Result<Biases> {
+pub(super) fn biases(fields: &Fields) -> Result<Biases> {
     Ok(Biases { mlp: fields.flag("mlp_bias")?, ..attention_biases(fields)? })
 }
 
@@ -407,7 +407,7 @@ pub(super) fn lfm3(fields: &Fields, _: &str) -> Read {
         biases,
         qk_norm: QkNorm::Head,
         post_norms: fields.flag("use_sandwich_norm")?,
-        attention_gate: has_gate.then_some(AttentionGate { per_head: true, softplus: false }),
+        attention_gate: has_gate.then_some(AttentionGate { per_head: true, ..AttentionGate::default() }),
         windows: is_local.iter().map(|is_local| window.filter(|_| *is_local)).collect(),
         conv: Some(ConvConfig {
             width: fields.size("conv_L_cache")?,
@@ -438,6 +438,23 @@ fn lfm3_type(layer: usize) -> &'static str {
         0 if layer > 0 => "sliding_attention",
         _ => "conv",
     }
+}
+
+/// Reads DiffLlama, which subtracts the results of half of the heads from the others.
+pub(super) fn diffllama(fields: &Fields, _: &str) -> Read {
+    let mut config = DecoderConfig { biases: attention_biases(fields)?, differential: true, ..llama_sizes(fields)? };
+    if !config.kv_heads.is_multiple_of(2) {
+        return Err(fields.error(format!("`num_key_value_heads` is {}, but must be even", config.kv_heads)));
+    }
+    rotary(&mut config, fields, None)?;
+    // The deviation of new weights.
+    fields.skip(&["lambda_std_dev"]);
+    let parts = [("first_query", "q1"), ("first_key", "k1"), ("second_query", "q2"), ("second_key", "k2")];
+    let keys = parts.into_iter().fold(KeyMap::new(), |keys, (part, name)| {
+        let path = format!("blocks[*].attention.difference.{part}");
+        keys.array(path, of_layer(&format!("self_attn.lambda_{name}")), Layout::Same)
+    });
+    Ok((config, keys.and(llama_keys())))
 }
 
 /// Reads EuroBERT, whose positions attend to all positions.

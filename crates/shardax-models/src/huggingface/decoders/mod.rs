@@ -1,10 +1,13 @@
 //! The decoders of `transformers`: readers of their configurations, and the names of their arrays.
 
+mod bailing;
+mod beam;
 mod bitnet;
 mod bloom;
 mod cohere;
 mod cohere_experts;
 mod dbrx;
+mod doge;
 mod ernie;
 mod experts;
 mod fused;
@@ -18,6 +21,7 @@ mod latent;
 mod layered;
 mod linear;
 mod llama;
+mod longcat;
 mod mimo;
 mod modern_bert;
 mod molmo;
@@ -107,6 +111,11 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["qwen3_vl_moe_text", "lfm2_moe", "qwen3_omni_moe_text", "glm4v_moe_text", "aria_text"], experts::read),
     (&["qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"], qwen_linear::read),
     (&["kimi_linear"], kimi::read),
+    (&["bailing_hybrid"], bailing::read),
+    (&["longcat_flash"], longcat::read),
+    (&["beam"], beam::read),
+    (&["diffllama"], llama::diffllama),
+    (&["doge"], doge::read),
     (&["olmo_hybrid"], olmo_hybrid::read),
     (
         &[
@@ -120,6 +129,7 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
             "sarvam_mla",
             "minicpm3",
             "axk1",
+            "axk2",
             "mistral4",
         ],
         latent::read,

@@ -35,7 +35,7 @@ pub(super) fn read(fields: &Fields, _: &str) -> Read {
     let mut config = DecoderConfig {
         norm: NormKind::RmsOffset,
         qk_norm: QkNorm::Head,
-        attention_gate: Some(AttentionGate { per_head: true, softplus: false }),
+        attention_gate: Some(AttentionGate { per_head: true, ..AttentionGate::default() }),
         attention_scale: fields.number_opt("query_pre_attn_scalar")?.map(|scalar| scalar.powf(-0.5)),
         mlp_bounds: bounds(fields, "swiglu_limits_shared", layers)?,
         experts: Some(experts),

@@ -257,7 +257,7 @@ fn mllama(text: &Fields) -> Read {
     let keys = KeyMap::new()
         .array("embed.embedding", "model.embed_tokens.weight", table)
         .and(llama_keys())
-        .with_layers(&layers);
+        .with_layers(layers.iter().copied().enumerate());
     let keys = cross.iter().fold(keys, |keys, layer| {
         ["model.", "model.language_model.", "language_model.model."]
             .iter()

@@ -1,11 +1,15 @@
 //! The attention layer.
 
 mod builder;
+mod difference;
+mod value_scores;
 
 pub use builder::MultiHeadAttentionBuilder;
+pub use difference::HeadDifference;
 use shardax::lax::Precision;
 use shardax::prelude::*;
 use shardax::shape::{AxisName, IntoSizes};
+pub use value_scores::ValueScores;
 
 use super::{LayerNorm, LinearGeneral, RmsNorm};
 use crate::attention::{AttentionOptions, Implementation, Rope};
@@ -69,6 +73,13 @@ pub struct MultiHeadAttention {
     /// ([`softplus_gate`](MultiHeadAttentionBuilder::softplus_gate)) is a factor of the heads' results. Default none; set this
     /// field if your model has one.
     pub gate: Option<LinearGeneral>,
+    /// `[heads]`: added to all results of `gate` for a head, as in Beam. Default none; set this field if your model has one.
+    pub gate_bias: Option<Array>,
+    /// Subtracts the results of heads from others. Default none; set this field if your model does, as DiffLlama does.
+    pub difference: Option<HeadDifference>,
+    /// Scores of keys that are computed from their values. Default none; set this field if your model has them, as Doge does.
+    /// They need all keys, so that you cannot split the sequence over a mesh axis with a ring.
+    pub value_scores: Option<ValueScores>,
     /// The RMS norm of the results of all heads together, before `out`. Default none; set this field if your model has one, as
     /// BitNet does.
     pub out_norm: Option<RmsNorm>,
@@ -117,12 +128,12 @@ struct Own {
 }
 
 /// A factor of queries that grows with their position, so that attention over longer texts is not flatter:
-/// `1 + rate * log(1 + floor((position + offset) / length))`.
+/// `1 + rate * log(1 + floor((position + offset) / length))`, or a [`power`](QueryGrowth::power).
 ///
 /// ```
 /// use shardax_nn::QueryGrowth;
 /// use shardax_nn::prelude::*;
-/// let growth = QueryGrowth { rate: 0.1, length: 4.0, offset: 0.0 };
+/// let growth = QueryGrowth { rate: 0.1, length: 4.0, offset: 0.0, power: false };
 /// let layer = MultiHeadAttention::builder(2, 8).query_growth(growth).is_causal(true).build(&mut Rngs::new(0));
 /// assert_eq!(layer.forward(ones([1, 6, 8])).shape(), [1, 6, 8]);
 /// # Ok::<(), shardax::Error>(())
@@ -135,13 +146,17 @@ pub struct QueryGrowth {
     pub length: f64,
     /// The number that is added to positions.
     pub offset: f64,
+    /// True if the factor is `(1 + (position + offset) / length)` to the power of `rate`, as in Beam.
+    pub power: bool,
 }
 
 impl QueryGrowth {
     /// Returns the factors at positions `[..., length]`: `[..., length, 1, 1]`, float32.
     pub fn factors(&self, positions: &Array) -> Array {
-        let steps = ((positions.astype(DType::F32) + self.offset) / self.length).floor();
-        ((steps + 1.0).log() * self.rate + 1.0).expand_dims(-1).expand_dims(-1)
+        let steps = (positions.astype(DType::F32) + self.offset) / self.length;
+        let factors =
+            if self.power { (steps.log1p() * self.rate).exp() } else { (steps.floor() + 1.0).log() * self.rate + 1.0 };
+        factors.expand_dims(-1).expand_dims(-1)
     }
 }
 
@@ -186,8 +201,15 @@ impl MultiHeadAttention {
         }
         match self.place() {
             Ok(Place::Whole) => self.joined(&options, [query, key, value], gate),
-            Ok(Place::Manual(axis)) => self.outputs(options.ring_attention(query, key, value, axis), gate),
-            Ok(Place::Auto(mesh, axis)) => self.outputs(round(&options, [query, key, value], &mesh, axis), gate),
+            Ok(Place::Manual(_) | Place::Auto(..)) if self.value_scores.is_some() => {
+                rejected("MultiHeadAttention: value_scores need all keys, but the rules split the sequence", &query)
+            }
+            Ok(Place::Manual(axis)) => {
+                self.outputs(options.ring_attention(query, key, self.values(&value), axis), gate)
+            }
+            Ok(Place::Auto(mesh, axis)) => {
+                self.outputs(round(&options, [query, key, self.values(&value)], &mesh, axis), gate)
+            }
             Err(error) => Array::from_error(error, &query),
         }
     }
@@ -440,12 +462,29 @@ impl MultiHeadAttention {
 
     #[track_caller]
     fn joined(&self, options: &AttentionOptions, [query, key, value]: [Array; 3], gate: Option<Array>) -> Array {
-        self.outputs(options.dot_product_attention(query, key, value), gate)
+        let options = match self.value_scores.as_ref().filter(|_| query.check().is_ok() && value.check().is_ok()) {
+            Some(scores) => &scores.add_to(options, [&query, &key, &value]),
+            None => options,
+        };
+        self.outputs(options.dot_product_attention(query, key, self.values(&value)), gate)
+    }
+
+    /// Returns the values that heads attend to, which are the values of pairs if the layer has a difference of heads.
+    #[track_caller]
+    fn values(&self, value: &Array) -> Array {
+        match self.difference.as_ref().filter(|_| value.check().is_ok()) {
+            Some(difference) => difference.values_of_pairs(value),
+            None => value.clone(),
+        }
     }
 
     /// Computes the features of the result from the results of heads, `[..., heads, depth]`.
     #[track_caller]
     fn outputs(&self, x: Array, gate: Option<Array>) -> Array {
+        let x = match self.difference.as_ref().filter(|_| x.check().is_ok()) {
+            Some(difference) => difference.subtract(&x),
+            None => x,
+        };
         let x = multiplied(x, gate);
         self.out.forward(self.out_norm.iter().fold(x, |x, norm| over_features(norm, x)))
     }
@@ -454,11 +493,9 @@ impl MultiHeadAttention {
     #[track_caller]
     fn gate_of(&self, x: &Array) -> Option<Array> {
         self.gate.as_ref().map(|gate| {
-            if self.own.softplus_gate {
-                shardax::nn::softplus(gate.forward(x))
-            } else {
-                shardax::nn::sigmoid(gate.forward(x))
-            }
+            let y = gate.forward(x);
+            let y = self.gate_bias.iter().fold(y, |y, bias| &y + bias.astype(y.dtype()).expand_dims(-1));
+            if self.own.softplus_gate { shardax::nn::softplus(y) } else { shardax::nn::sigmoid(y) }
         })
     }
 }
