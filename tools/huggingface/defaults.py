@@ -12,7 +12,7 @@ from transformers import CONFIG_MAPPING
 
 OUT = pathlib.Path(__file__).parents[2] / "crates/shardax-models/src/huggingface/defaults.json"
 MODEL_TYPES = """
-axk2 bailing_hybrid beam diffllama doge longcat_flash
+axk2 bailing_hybrid beam diffllama doge longcat_flash zamba2
 pvt_v2 luke molmo2_text apertus1p5_text bert-generation bitnet cohere_compass_text emu3_text_model gpt_neox_japanese kolibri1 lara_mini phi4_multimodal
 poolformer fnet longt5 blip blip_text_model blip_vision_model owlvit owlvit_text_model owlvit_vision_model owlv2 owlv2_text_model owlv2_vision_model
 wavlm unispeech unispeech-sat data2vec-audio vit_mae yolos vitpose vitpose_backbone dpt big_bird trocr mobilebert detr table-transformer donut-swin sam sam_vision_model sam_prompt_encoder sam_mask_decoder

@@ -27,7 +27,7 @@ DECODER = {"vocab_size": VOCABULARY, "max_position_embeddings": 32, "bos_token_i
 
 
 # Types whose convolutions read padding, so that each prompt is continued alone.
-READS_PADDING = ["recurrent_gemma"]
+READS_PADDING = ["recurrent_gemma", "zamba2"]
 # Types that see the keys with the largest scores, which are equal for equal tokens. PyTorch does not say which of equal scores it chooses.
 CHOOSES_KEYS = ["doge"]
 
@@ -387,6 +387,12 @@ FAMILIES = [
     # Queries see four positions.
     ("doge_sparse", "Doge", {**KV, "keep_window_size": 4, "attention_bias": True, "mlp_bias": True}),
     ("axk2", "AXK2", {**SMALL_EXPERTS, **LATENT, **INDEXER, "n_routed_experts": 4, "gated_norm_rank": 3, "mlp_layer_types": ["dense", "sparse"]}),
+    # Two shared blocks, of which the first one is in two layers.
+    ("zamba2", "Zamba2", {"num_hidden_layers": 5, "layers_block_type": ["linear_attention", "hybrid", "hybrid", "linear_attention", "hybrid"],
+                          "num_mem_blocks": 2, "use_shared_attention_adapter": True, "adapter_rank": 3, "use_mem_rope": True, "mamba_d_state": 6,
+                          "mamba_d_conv": 3, "mamba_ngroups": 2, "n_mamba_heads": 4, "chunk_size": 4, "use_long_context": False}),
+    ("zamba2_plain", "Zamba2", {"num_hidden_layers": 2, "layers_block_type": ["hybrid", "linear_attention"], "adapter_rank": 3, "mamba_d_state": 6,
+                                "n_mamba_heads": 4, "chunk_size": 4, "add_bias_linear": True, "tie_word_embeddings": False}),
     ("modernbert_decoder", "ModernBertDecoder", {"num_hidden_layers": 3, "local_attention": 8, "global_attn_every_n_layers": 2, "mlp_bias": True}),
 ]
 

@@ -47,10 +47,10 @@ pub use batcher::{Batcher, End, NextToken, TextBounds};
 pub use decoder::{
     Activation, AttentionGate, BesideMlp, Biases, Block, ConvConfig, Decoder, DecoderConfig, DeltaConfig,
     ExpertsConfig, GatedDelta, GatedNorm, HeadSizes, Indexer, LatentAttention, LatentConfig, LatentGate,
-    LayerEmbedding, LayerEmbeddingConfig, LayerInput, LayerParts, LightningAttention, LightningConfig, LowRank, Mlp,
-    Norm, NormKind, NormPlace, Positions, QkNorm, ResidualFactors, ResidualSums, Residuals, RgLru, RgLruConfig,
-    SelectiveConfig, SelectiveState, ShortConv, SparseConfig, StateSpace, StateSpaceConfig, StateSpaceNorm,
-    StateSpaceScales, Streams, StreamsConfig, Xielu,
+    LayerEmbedding, LayerEmbeddingConfig, LayerInput, LayerParts, LightningAttention, LightningConfig, LowRank,
+    LowRankAdapter, Mlp, Norm, NormKind, NormPlace, Positions, QkNorm, ResidualFactors, ResidualSums, Residuals, RgLru,
+    RgLruConfig, SelectiveConfig, SelectiveState, SharedConfig, SharedLayer, SharedUse, ShortConv, SparseConfig,
+    StateSpace, StateSpaceConfig, StateSpaceNorm, StateSpaceScales, Streams, StreamsConfig, Xielu,
 };
 pub use encoder_decoder::{
     BlipAnswerer, BlipMatcher, BlipMatcherConfig, EncodedInput, EncoderDecoder, EncoderDecoderConfig,

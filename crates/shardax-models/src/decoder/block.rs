@@ -7,6 +7,7 @@ use super::experts::{self, BesideMlp, Routed, dropless};
 use super::gated_norm::GatedNorm;
 use super::mlp::Mlp;
 use super::residuals::Residuals;
+use super::shared::SharedUse;
 use super::state_layer::StateLayer;
 use super::streams::{LayerInput, LowRank, Streams};
 use super::{
@@ -56,6 +57,8 @@ pub struct Block {
     pub post_mlp_norm: Option<Norm>,
     /// The norms of experts next to an MLP, see [`ExpertsConfig::beside_mlp`](crate::ExpertsConfig::beside_mlp).
     pub beside: Option<BesideMlp>,
+    /// The parts for a layer that several blocks share, see [`DecoderConfig::shared`].
+    pub shared: Option<SharedUse>,
     /// Adds an embedding of the tokens, see [`DecoderConfig::layer_embedding`].
     pub layer_input: Option<LayerInput>,
     /// Several streams of features, see [`DecoderConfig::streams`].
@@ -79,6 +82,7 @@ pub struct Block {
     /// The number of positions in a chunk of attention.
     #[tree(static)]
     chunk: Option<usize>,
+    has_embeddings: bool,
     weighs_inputs: bool,
     averages_shared: bool,
     sum_norms: bool,
@@ -154,7 +158,7 @@ impl Norm {
 }
 
 /// Applies a layer with a state, which needs all positions of `x` in order. The result is sharded like `x`.
-fn with_all_positions(x: &Array, forward: impl FnOnce(Array) -> Array) -> Array {
+pub(super) fn with_all_positions(x: &Array, forward: impl FnOnce(Array) -> Array) -> Array {
     reshard_like(forward(gather_positions(x.clone())), x)
 }
 
@@ -230,6 +234,8 @@ impl Block {
             shared_gate,
             post_mlp_norm,
             beside: chosen.filter(|_| is_beside).map(|chosen| BesideMlp::new(config, chosen.count, rngs)),
+            shared: config.shared_of(layer).map(|(about, index)| SharedUse::new(config, about, index, rngs)),
+            has_embeddings: config.shared.is_some(),
             layer_input: config.layer_embedding.as_ref().map(|about| LayerInput::new(config, about, layer, rngs)),
             streams: config.streams.as_ref().map(|about| Streams::new(config, about, rngs)),
             low_rank: config.streams.as_ref().map(|about| LowRank::new(config, about, rngs)),
@@ -266,6 +272,9 @@ impl Block {
     /// use.
     #[track_caller]
     pub(super) fn forward_over(&self, x: Array, (keys, earlier): Lent, mask: Option<&Array>) -> (Array, Lent) {
+        if self.has_embeddings {
+            return (self.forward_shared(&x), (None, None));
+        }
         let (mut lent, mut chosen) = (None, None);
         let y = self.add_layers(x, |x| {
             let attended = self.attention.as_ref().map(|attention| {
@@ -306,6 +315,9 @@ impl Block {
         if let Some(latent) = &mut self.latent {
             latent.init_cache(shape);
         }
+        if let Some(shared) = &mut self.shared {
+            shared.init_cache(shape);
+        }
         self.state_layers_mut().for_each(|layer| layer.init_cache(shape));
     }
 
@@ -345,6 +357,9 @@ impl Block {
         mask: Option<&Array>,
         (keys, earlier): (Option<&Block>, Option<&Array>),
     ) -> (Array, Option<Array>) {
+        if self.has_embeddings {
+            return (self.decode_shared(&x, positions, mask), None);
+        }
         let mut chosen = None;
         let other = keys.and_then(|block| block.attention.as_ref());
         // `add_layers` borrows the block, so the caches change in a copy, which replaces the block at the end.
@@ -524,7 +539,7 @@ impl Block {
     }
 
     /// Shards the batch and the positions of `x` by the rules. A single position, for example in decoding, is not sharded.
-    fn place(&self, x: Array) -> Array {
+    pub(super) fn place(&self, x: Array) -> Array {
         match x.shape() {
             [_, length, _] => {
                 let length = (*length > 1).then_some("length");
@@ -593,7 +608,7 @@ pub(super) fn scaled(x: Array, factor: Option<f64>) -> Array {
 
 /// Applies a norm. Without a norm, returns `x`.
 #[track_caller]
-fn normed(norm: &Option<Norm>, x: &Array) -> Array {
+pub(super) fn normed(norm: &Option<Norm>, x: &Array) -> Array {
     norm.as_ref().map_or_else(|| x.clone(), |norm| norm.forward(x))
 }
 

@@ -4,8 +4,8 @@ use shardax::error::Result;
 use shardax_nn::prelude::*;
 
 use super::{
-    DecoderConfig, DeltaConfig, ExpertsConfig, LatentConfig, NormKind, Positions, QkNorm, ResidualSums, RgLruConfig,
-    StateSpaceConfig,
+    DecoderConfig, DeltaConfig, ExpertsConfig, LatentConfig, LayerParts, NormKind, Positions, QkNorm, ResidualSums,
+    RgLruConfig, StateSpaceConfig,
 };
 use crate::error::value_error;
 
@@ -111,6 +111,18 @@ impl DecoderConfig {
         if [embedding, streams].concat().contains(&0) || active >= streams[0] {
             let message = format!("{:?} and {:?} do not describe streams", self.layer_embedding, self.streams);
             return Err(value_error(message, "use positive sizes, and an active stream below their number"));
+        }
+        if let Some(shared) = &self.shared {
+            let spaces = self.state_space.as_ref().is_some_and(|space| space.layers.iter().all(|has_space| *has_space));
+            let is_mixer = self.parts.iter().all(|parts| *parts == LayerParts::Mixer) && !self.parts.is_empty();
+            if [shared.count, shared.rank].contains(&0) || shared.layers.len() != self.layers || !spaces || !is_mixer {
+                let message = format!("{shared:?} does not describe shared layers of {} state spaces", self.layers);
+                return Err(value_error(message, "use positive sizes, and state spaces without MLPs in all layers"));
+            }
+            if self.layer_embedding.is_some() || self.scan_layers {
+                let message = "shared is set, and layer_embedding or scan_layers too";
+                return Err(value_error(message, "do not set the other field"));
+            }
         }
         if self.streams.is_some() && self.layer_embedding.is_none() {
             return Err(value_error("streams is set without layer_embedding", "set layer_embedding too"));
@@ -428,6 +440,11 @@ impl DecoderConfig {
                     .map(|sizes| sizes.kv_heads)
                     .fold(self.kv_heads, usize::max)
                     .saturating_mul(self.value_dim.unwrap_or(0)),
+            ),
+            (
+                "kernel of shared layers",
+                self.features.saturating_mul(2),
+                self.shared.as_ref().map_or(0, |shared| self.heads.saturating_mul(self.head_dim).max(shared.rank)),
             ),
             ("projection of tokens", self.features, self.embedding_features.unwrap_or(0)),
             ("MLP kernel", self.features, self.layer_hidden.iter().copied().max().unwrap_or(self.hidden)),

@@ -10,6 +10,7 @@ use super::parts::{
     Activation, AttentionGate, Biases, ExpertsConfig, HeadSizes, LayerParts, NormKind, NormPlace, Positions, QkNorm,
     ResidualFactors, ResidualSums,
 };
+use super::shared::SharedConfig;
 use super::streams::{LayerEmbeddingConfig, StreamsConfig};
 
 /// The architecture of a [`Decoder`](crate::Decoder).
@@ -199,6 +200,8 @@ pub struct DecoderConfig {
     pub layer_embedding: Option<LayerEmbeddingConfig>,
     /// Several streams of features, as in Gemma 3n.
     pub streams: Option<StreamsConfig>,
+    /// Attention and MLPs that several layers share, as in Zamba 2. All layers must have state spaces.
+    pub shared: Option<SharedConfig>,
     /// True if the output of each layer has a learned factor.
     pub layer_scale: bool,
     /// True if the layers are one [`Stack`], compiled as a loop. Their windows must be equal.
@@ -289,6 +292,7 @@ impl DecoderConfig {
             latent: None,
             layer_embedding: None,
             streams: None,
+            shared: None,
             layer_scale: false,
             scan_layers: false,
             checkpoint: None,
@@ -373,6 +377,13 @@ impl DecoderConfig {
     /// The experts of this layer, if it has any.
     pub(crate) fn experts_of(&self, layer: usize) -> Option<&ExpertsConfig> {
         self.experts.as_ref().filter(|experts| !experts.dense_layers.get(layer).is_some_and(|is_dense| *is_dense))
+    }
+
+    /// The shared layer that this layer uses, and its index. Layers use the shared layers in turn.
+    pub(crate) fn shared_of(&self, layer: usize) -> Option<(&SharedConfig, usize)> {
+        let shared = self.shared.as_ref().filter(|shared| shared.layers.get(layer) == Some(&true))?;
+        let earlier = shared.layers.iter().take(layer).filter(|is_user| **is_user).count();
+        Some((shared, earlier % shared.count.max(1)))
     }
 
     /// Returns true if the output of this layer's experts is added to the output of the next layer.

@@ -122,6 +122,8 @@ pub struct StateSpaceConfig {
     pub activation: Activation,
     /// The norm of the result.
     pub norm: StateSpaceNorm,
+    /// The number that this norm adds to the mean square, if it differs from the number of other norms.
+    pub epsilon: Option<f64>,
     /// True if the projections of the input have biases.
     pub use_bias: bool,
     /// True if the projection to the result has a bias.

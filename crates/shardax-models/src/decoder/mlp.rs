@@ -79,6 +79,16 @@ impl Mlp {
         self
     }
 
+    /// Applies the MLP to `x`, `[..., features]`. `gates` and `up` are added to the results of the first layers.
+    #[track_caller]
+    pub(super) fn forward_with(&self, x: &Array, gates: Array, up: Array) -> Array {
+        let up = self.up.forward(x) + up;
+        self.down.forward(match &self.gate {
+            Some(gate) => self.activation.gated(gate.forward(x) + gates, up),
+            None => self.activation.apply(up),
+        })
+    }
+
     /// Applies the MLP to `x`, `[..., features]`. The result has the same shape.
     #[track_caller]
     pub fn forward(&self, x: impl ArrayLike) -> Array {

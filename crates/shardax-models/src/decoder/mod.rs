@@ -19,6 +19,7 @@ mod recurrence;
 mod residuals;
 mod rg_lru;
 mod selective;
+mod shared;
 mod state_chunks;
 mod state_layer;
 mod state_space;
@@ -45,6 +46,7 @@ pub use parts::{
 pub use residuals::Residuals;
 pub use rg_lru::RgLru;
 pub use selective::SelectiveState;
+pub use shared::{LowRankAdapter, SharedConfig, SharedLayer, SharedUse};
 pub use state_space::StateSpace;
 pub use streams::{LayerEmbedding, LayerEmbeddingConfig, LayerInput, LowRank, Streams, StreamsConfig};
 
@@ -95,6 +97,8 @@ pub struct Decoder {
     pub stream_inputs: Vec<Linear>,
     /// The linear layers from the other streams to features that are averaged.
     pub stream_outputs: Vec<Linear>,
+    /// Attention and MLPs that several layers share, see [`DecoderConfig::shared`].
+    pub shared: Vec<SharedLayer>,
     /// The layers. Empty if the layers are a [`stack`](Decoder::stack).
     pub blocks: Vec<Block>,
     /// The layers as a single loop, see [`DecoderConfig::scan_layers`].
@@ -158,6 +162,8 @@ impl Decoder {
             let layer = Linear::builder(features, features).use_bias(false).kernel_axes([Some("embed"), None]);
             (0..others).map(|_| layer.clone().build(rngs)).collect::<Vec<Linear>>()
         });
+        let shared_count = config.shared.as_ref().map_or(0, |shared| shared.count);
+        let shared = (0..shared_count).map(|_| SharedLayer::new(config, rngs)).collect::<Vec<SharedLayer>>();
         let (mut blocks, mut stack) = (Vec::new(), None);
         if config.scan_layers {
             // The layers are one loop, so they must have the structure of layer 0.
@@ -189,6 +195,7 @@ impl Decoder {
             layer_embedding,
             stream_inputs,
             stream_outputs,
+            shared,
             blocks,
             stack,
             norm,
@@ -251,6 +258,7 @@ impl Decoder {
         for block in &self.blocks {
             let keys = block.key_layer.and_then(|layer| lent.get(layer).cloned().flatten());
             let borrowed = (keys, chosen.clone());
+            let block = &self.with_shared_layer(block);
             let (y, (keys, positions)) = match &self.checkpoint {
                 Some(policy) => {
                     let recomputed = checkpoint(forward_block).policy(policy.clone());
@@ -269,11 +277,24 @@ impl Decoder {
         x
     }
 
+    /// Returns the block with the shared layer that it uses, if it uses one.
+    fn with_shared_layer(&self, block: &Block) -> Block {
+        let mut block = block.clone();
+        if let Some(user) = &mut block.shared {
+            user.layer = self.shared.get(user.index).cloned();
+        }
+        block
+    }
+
     /// Joins the streams of features, and removes the embeddings of layers that follow the features.
     #[track_caller]
     fn without_streams(&self, x: Array) -> Array {
         let x = match &self.layer_embedding {
             Some(embedding) => x.get((Ellipsis, ..-(embedding.size() as i32))),
+            None if !self.shared.is_empty() => {
+                let features = x.shape().last().map_or(0, |features| features / 2);
+                x.get((Ellipsis, ..features))
+            }
             None => x,
         };
         if self.stream_outputs.is_empty() { x } else { streams::join(&x, &self.stream_outputs) }
@@ -360,7 +381,13 @@ impl Decoder {
             let (earlier, others) = self.blocks.split_at_mut(layer);
             let Some(block) = others.first_mut() else { continue };
             let keys = block.key_layer.and_then(|layer| earlier.get(layer));
+            if let Some(user) = &mut block.shared {
+                user.layer = self.shared.get(user.index).cloned();
+            }
             let (y, seen) = block.decode_over(x, positions, mask, (keys, chosen.as_ref()));
+            if let Some(user) = &mut block.shared {
+                user.layer = None;
+            }
             chosen = seen.or(chosen);
             x = y;
         }
@@ -402,6 +429,7 @@ impl Decoder {
         let x = self.embedding_norm.iter().fold(x, |x, norm| norm.forward(x));
         let embeddings = self.layer_embedding.as_ref().map(|embedding| embedding.forward(&tokens, &x));
         let x = if self.stream_inputs.is_empty() { x } else { streams::spread(&x, &self.stream_inputs) };
+        let embeddings = embeddings.or_else(|| (!self.shared.is_empty()).then(|| x.clone()));
         embeddings.into_iter().fold(x, |x, embeddings| concatenate(&[x, embeddings], -1))
     }
 

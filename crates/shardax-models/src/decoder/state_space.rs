@@ -103,7 +103,7 @@ impl StateSpace {
             recent_keys: None,
             state: None,
             cache_index: None,
-            epsilon,
+            epsilon: config.epsilon.unwrap_or(epsilon),
             min_step: config.min_step,
             max_step: config.max_step,
             scales: config.scales.clone(),

@@ -10,7 +10,7 @@ use super::common::fails;
 use super::{alike, case, chosen_models, folder, has_any, rows, setup};
 
 /// Every decoder that there are files of.
-pub(super) const DECODERS: [&str; 153] = [
+pub(super) const DECODERS: [&str; 155] = [
     "gpt2",
     "llama",
     "llama3",
@@ -164,6 +164,8 @@ pub(super) const DECODERS: [&str; 153] = [
     "doge",
     "doge_sparse",
     "axk2",
+    "zamba2",
+    "zamba2_plain",
 ];
 
 /// Decoders whose rotary positions depend on the length of the text. The keys in a cache keep the scale of the length

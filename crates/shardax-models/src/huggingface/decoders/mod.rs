@@ -32,6 +32,7 @@ mod state_space;
 mod step;
 mod windowed;
 mod wrapper;
+mod zamba;
 
 use shardax::error::Result;
 
@@ -114,6 +115,7 @@ const FAMILIES: &[(&[&str], fn(&Fields, &str) -> Read)] = &[
     (&["bailing_hybrid"], bailing::read),
     (&["longcat_flash"], longcat::read),
     (&["beam"], beam::read),
+    (&["zamba2"], zamba::read),
     (&["diffllama"], llama::diffllama),
     (&["doge"], doge::read),
     (&["olmo_hybrid"], olmo_hybrid::read),

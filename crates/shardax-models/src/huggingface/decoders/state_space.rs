@@ -409,7 +409,7 @@ fn without_attention(vocabulary: usize, layers: usize, features: usize) -> Decod
 }
 
 /// Returns state spaces with these sizes, without biases, and with a norm after the gates.
-fn space(heads: usize, head_dim: usize, groups: usize, state_dim: usize, width: usize) -> StateSpaceConfig {
+pub(super) fn space(heads: usize, head_dim: usize, groups: usize, state_dim: usize, width: usize) -> StateSpaceConfig {
     StateSpaceConfig {
         heads,
         head_dim,
@@ -418,6 +418,7 @@ fn space(heads: usize, head_dim: usize, groups: usize, state_dim: usize, width: 
         width,
         activation: Activation::Silu,
         norm: StateSpaceNorm::AfterGate,
+        epsilon: None,
         use_bias: false,
         out_bias: false,
         conv_bias: false,
@@ -462,12 +463,12 @@ fn bamba_space(fields: &Fields, config: &DecoderConfig, layers: Vec<bool>) -> Re
 }
 
 /// Returns the number of features of a state space, which is a multiple of the model's features.
-fn expanded<'a>(fields: &Fields<'a>, name: &'a str, features: usize) -> Result<usize> {
+pub(super) fn expanded<'a>(fields: &Fields<'a>, name: &'a str, features: usize) -> Result<usize> {
     Ok(fields.size(name)?.saturating_mul(features))
 }
 
 /// Returns an error unless the heads have all features of a state space together.
-fn check_inner(fields: &Fields, heads: usize, head_dim: usize, inner: usize) -> Result<()> {
+pub(super) fn check_inner(fields: &Fields, heads: usize, head_dim: usize, inner: usize) -> Result<()> {
     if heads.checked_mul(head_dim) == Some(inner) {
         Ok(())
     } else {
@@ -511,14 +512,14 @@ fn factors<'a, const N: usize>(fields: &Fields<'a>, name: &'a str) -> Result<[f6
 }
 
 /// Marks fields for initialization, training and kernels as read.
-fn skip_training(fields: &Fields) {
+pub(super) fn skip_training(fields: &Fields) {
     fields.skip(&["chunk_size", "rescale_prenorm_residual", "residual_in_fp32"]);
     fields.skip(&["time_step_floor", "time_step_max", "time_step_min", "time_step_rank"]);
     fields.skip(&["time_step_init_scheme", "time_step_scale"]);
 }
 
 /// Returns the names of the arrays of state spaces. One matrix has all projections of the input.
-fn space_keys(layer: &str, space: Option<&StateSpaceConfig>) -> KeyMap {
+pub(super) fn space_keys(layer: &str, space: Option<&StateSpaceConfig>) -> KeyMap {
     let Some(space) = space else { return KeyMap::new() };
     let inner = space.heads.saturating_mul(space.head_dim);
     let keys = space.groups.saturating_mul(space.state_dim).saturating_mul(2);
