@@ -26,6 +26,7 @@
 //! | [`softmax`], [`softmax_columns`] | exponentials of rows or columns, divided by their sum | f32, f64 |
 //! | [`softmax_half`] | the same of rows, computed in f32 | bf16, f16 |
 //! | [`top_k`] | the largest elements of rows, and their indices | f32 |
+//! | [`transpose`] | arrays whose dimensions are reordered | elements of 1 to 16 bytes |
 //! | [`weighted_sums`] | sums along an axis with weights of which most are zero | f32, f64 |
 //! | [`Attention::forward`], [`Attention::gradient`] | softmax attention with a window and a mask | f32 |
 //! | `cholesky`, `lu`, `qr`, `eigh`, `svd` | decompositions of batches of matrices, with the feature `decompositions` | f32, f64 |
@@ -103,6 +104,7 @@ mod sort;
 mod substitution;
 mod tasks;
 mod top_k;
+mod transpose;
 #[cfg(feature = "decompositions")]
 mod triangular_solve;
 #[cfg(feature = "decompositions")]
@@ -145,6 +147,7 @@ pub use small_products::MAX_SMALL_SIDE;
 pub use softmax::{HalfLogit, Logit, softmax, softmax_columns, softmax_half};
 pub use sort::{KeyOrder, MAX_KEY_BITS, SortKey, SortOperand, sort, sort_keys};
 pub use top_k::top_k;
+pub use transpose::{Movable, Movement, movement, transpose};
 #[cfg(feature = "decompositions")]
 pub use triangular_solve::{Triangle, triangular_solve};
 #[cfg(feature = "decompositions")]

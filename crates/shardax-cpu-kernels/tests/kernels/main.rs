@@ -25,6 +25,7 @@ mod sort;
 #[cfg(feature = "decompositions")]
 mod tall_matrices;
 mod top_k;
+mod transpose;
 mod weighted_sums;
 mod winograd;
 

@@ -22,7 +22,7 @@ pub(crate) use cpu::calling_thread::on_calling_thread;
 pub(crate) use cpu::kernels::register as register_kernels;
 pub(crate) use tpu::flash::{CallFile, ExportedFile};
 
-use crate::core::lower::{Lowering, Platform, PlatformRules, Value};
+use crate::core::lower::{Lowering, Platform, PlatformRules, ResultUse, Value};
 use crate::core::primitive::Primitive;
 use crate::core::program::{Aval, Program};
 use crate::error::Result;
@@ -53,6 +53,14 @@ impl PlatformRules for Lowering {
     fn values_to_materialize(&self, program: &Program) -> Vec<bool> {
         if self.platform == Platform::Cpu && self.is_local() && !sizes_are_open() {
             cpu::materialize::materialized(program)
+        } else {
+            Vec::new()
+        }
+    }
+
+    fn uses_of_transposes(&self, program: &Program) -> Vec<ResultUse> {
+        if self.platform == Platform::Cpu && self.is_local() && !sizes_are_open() {
+            cpu::transposes::uses(program)
         } else {
             Vec::new()
         }

@@ -40,6 +40,7 @@ mod softmax;
 mod sorts;
 mod sums;
 mod texts;
+mod transposes;
 mod tridiagonal;
 mod trimming;
 mod vectors;

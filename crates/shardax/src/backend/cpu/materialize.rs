@@ -138,7 +138,7 @@ fn bound_repetition(program: &Program, uses: &[u32], kept: &mut [bool]) {
     }
 }
 
-fn operands(eqn: &Eqn) -> impl Iterator<Item = Var> {
+pub(super) fn operands(eqn: &Eqn) -> impl Iterator<Item = Var> {
     eqn.inputs.iter().filter_map(|atom| match atom {
         Atom::Var(v) => Some(*v),
         Atom::Literal { .. } => None,

@@ -29,6 +29,7 @@ mod ordered;
 mod reduce_window;
 mod scatter;
 mod sums;
+pub(super) mod transposes;
 mod triangular_solve;
 mod unary;
 
@@ -46,6 +47,8 @@ use crate::ops::primitive::reduce::{Reduce, Reducer};
 use crate::ops::primitive::search_sorted::SearchSorted;
 #[cfg(feature = "cpu-kernels")]
 use crate::ops::primitive::select_and_gather::SelectAndScatterAdd;
+#[cfg(feature = "cpu-kernels")]
+use crate::ops::primitive::shape_ops::Transpose;
 use crate::ops::primitive::slices::{Concatenate, Pad, Reverse, Slice};
 #[cfg(feature = "cpu-kernels")]
 use crate::ops::primitive::softmax::Softmax;
@@ -86,6 +89,10 @@ pub(super) fn add(rules: &mut Rules) {
     #[cfg(feature = "cpu-kernels")]
     rules.add(CPU, |softmax: &Softmax, cx, args, outs| {
         Ok(kernels::softmax::lower(softmax, cx, args[0], &outs[0]).map(|y| vec![y]))
+    });
+    #[cfg(feature = "cpu-kernels")]
+    rules.add(CPU, |transpose: &Transpose, cx, args, outs| {
+        Ok(kernels::transpose::lower(transpose, cx, args[0], &outs[0]).map(|y| vec![y]))
     });
     #[cfg(feature = "cpu-kernels")]
     rules.add(CPU, |sort: &Sort, cx, args, outs| Ok(kernels::sort::lower(sort, cx, args, outs)));

@@ -60,6 +60,18 @@ struct ValueInfo {
     origin: Option<Arc<dyn Any + Send + Sync>>,
 }
 
+/// Where the result of a transpose is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ResultUse {
+    /// Only in loops that read it in any order.
+    #[default]
+    Fused,
+    /// In a loop that computes a value in memory from it, element by element. Or the operand is computed element by element.
+    Elementwise,
+    /// In memory.
+    Memory,
+}
+
 /// The body of an operation's region, which [`Lowering::region`] writes.
 pub struct Region(String);
 
@@ -94,6 +106,8 @@ pub struct Lowering {
     platform_indices: Vec<(Value, usize)>,
     /// The results of the equation that is being written that nothing reads.
     unread: SmallVec<[bool; 4]>,
+    /// Where the result of the equation that is being written is read.
+    result_use: ResultUse,
 }
 
 impl Lowering {
@@ -158,6 +172,13 @@ impl Lowering {
     #[allow(dead_code, reason = "only rules of optional kernels use it")]
     pub(crate) fn is_unread(&self, result: usize) -> bool {
         self.unread.get(result).copied().unwrap_or(false)
+    }
+
+    /// Returns where the result of the equation that is being written is read. It is [`ResultUse::Fused`] for operations that a rule
+    /// [applies](Self::apply) as parts of the equation.
+    #[allow(dead_code, reason = "only rules of optional kernels use it")]
+    pub(crate) fn result_use(&self) -> ResultUse {
+        self.result_use
     }
 
     /// Returns the dtype of a value.
@@ -535,6 +556,7 @@ impl Lowering {
             env.set(*var, *arg);
         }
         let materialized = PlatformRules::values_to_materialize(self, program);
+        let uses = PlatformRules::uses_of_transposes(self, program);
         // Few programs have operations of several results.
         let used = program.eqns.iter().any(|eqn| eqn.outputs.len() > 1).then(|| program.used());
         let mut inputs = Vec::new();
@@ -551,6 +573,8 @@ impl Lowering {
             if let Some(used) = used.as_ref().filter(|_| eqn.outputs.len() > 1) {
                 self.unread.extend(eqn.outputs.iter().map(|var| !used[var.index()]));
             }
+            let result = eqn.outputs.first().map_or(0, |var| var.index());
+            self.result_use = uses.get(result).copied().unwrap_or_default();
             let values = grow(|| PlatformRules::operation(self, &*eqn.primitive, &inputs, &outs));
             let values = values.map_err(|e| e.at(eqn.source));
             self.locations.leave(outer_location);

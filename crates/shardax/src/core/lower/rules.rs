@@ -1,6 +1,6 @@
 //! The interface for platform-dependent rules. The layer `backend` implements it.
 
-use super::{Lowering, Value};
+use super::{Lowering, ResultUse, Value};
 use crate::core::primitive::Primitive;
 use crate::core::program::{Aval, Program};
 use crate::error::Result;
@@ -22,6 +22,10 @@ pub(crate) trait PlatformRules {
     /// the number of variables.
     fn values_to_materialize(&self, program: &Program) -> Vec<bool>;
 
+    /// Returns where the results of transposes are read, by variable, for [`result_use`](Lowering::result_use). The list can be shorter
+    /// than the number of variables.
+    fn uses_of_transposes(&self, program: &Program) -> Vec<ResultUse>;
+
     /// Returns `false` for a value that the platform's rules replace by the operands it was computed from.
     fn is_read(&self, value: Value) -> bool;
 }
@@ -35,6 +39,7 @@ impl Lowering {
     /// Writes an operation of this primitive. Rules of other primitives can call it.
     pub(crate) fn apply(&mut self, primitive: &dyn Primitive, args: &[Value], outs: &[Aval]) -> Result<Vec<Value>> {
         self.unread.clear();
+        self.result_use = ResultUse::Fused;
         PlatformRules::operation(self, primitive, args, outs)
     }
 }

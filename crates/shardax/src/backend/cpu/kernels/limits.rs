@@ -73,6 +73,15 @@ pub(super) const WEIGHTED_SUMS: usize = 1 << 12;
 /// The largest elements of rows, in elements.
 pub(super) const TOP_K: usize = 1 << 9;
 
+/// Transposes, in bytes.
+pub(super) const TRANSPOSE: usize = 1 << 15;
+
+/// The minimum number of bytes that are neighbours in the operand and in the result, and of rows at a distance of at most a page. If no
+/// elements are neighbours in both, the minimum number of rows and of columns of the matrices that are transposed.
+pub(super) const TRANSPOSE_ROW: usize = 32;
+pub(super) const TRANSPOSE_NEAR_ROWS: usize = 1 << 6;
+pub(super) const TRANSPOSE_SQUARE: usize = 16;
+
 pub(super) const ATTENTION: usize = 1 << 20;
 
 /// Attention of at most `shardax_cpu_kernels::FEW_QUERIES` queries.

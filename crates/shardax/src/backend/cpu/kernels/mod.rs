@@ -29,6 +29,7 @@ pub(super) mod sort;
 #[cfg(test)]
 mod tests;
 pub(super) mod top_k;
+pub(super) mod transpose;
 pub(super) mod weighted_sums;
 
 use std::sync::OnceLock;
@@ -103,6 +104,7 @@ const HANDLERS: &[(&str, Handler)] = &[
     (filter_window::DEPTHWISE, filter_window::handle_depthwise),
     (softmax::TARGET, softmax::handle),
     (top_k::TARGET, top_k::handle),
+    (transpose::TARGET, transpose::handle),
     (weighted_sums::TARGET, weighted_sums::handle),
     (attention::TARGET, attention::handle),
     (attention::GRADIENT, attention::handle_gradient),
@@ -146,12 +148,17 @@ fn threads(cx: &Lowering) -> usize {
 
 /// Writes a call of a handler on row-major arrays, with these numbers and the number of threads as attributes.
 fn call(cx: &mut Lowering, target: &str, args: &[Value], numbers: &[(&str, i64)], outs: &[Aval]) -> Vec<Value> {
-    let threads = threads(cx);
     let numbers: String = numbers.iter().map(|(name, n)| format!("{name} = {n} : i64, ")).collect();
+    call_with(cx, target, args, &numbers, outs)
+}
+
+/// Like [`call`], with attributes as text, each of which ends with a comma.
+fn call_with(cx: &mut Lowering, target: &str, args: &[Value], attributes: &str, outs: &[Aval]) -> Vec<Value> {
+    let threads = threads(cx);
     let operands = row_major_layouts(args.iter().map(|&v| cx.shape(v).len()));
     let results = row_major_layouts(outs.iter().map(Aval::rank));
     let attrs = format!(
-        "call_target_name = \"{target}\", api_version = 4 : i32, backend_config = {{{numbers}threads = {threads} : i64}}, \
+        "call_target_name = \"{target}\", api_version = 4 : i32, backend_config = {{{attributes}threads = {threads} : i64}}, \
          operand_layouts = [{operands}], result_layouts = [{results}]"
     );
     cx.op_with("stablehlo.custom_call", args, &attrs, Vec::new(), outs)

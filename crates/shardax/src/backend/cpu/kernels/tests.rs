@@ -33,6 +33,7 @@ const CALLS: &[(&str, &str, &str, &str)] = &[
     (sort::TARGET, "2x0xf32 2x0xi32", "keys=1", "2x0xf32 2x0xi32"),
     (softmax::TARGET, "0x4x1xf32", "", "0x4x1xf32"),
     (top_k::TARGET, "0x4xf32", "", "0x2xf32 0x2xi32"),
+    (transpose::TARGET, "0x4xf32", "permutation=array<i64:1,0>", "4x0xf32"),
     (weighted_sums::TARGET, "2x0x3xf32 0x4xf32", "", "2x4x3xf32"),
     (sort::INTEGERS, "2x0xi64", "keys=1", "2x0xi64"),
     (filter_window::TARGET, "1x1x4x0x8xf32 1x1x4x0x4xf32", WINDOW, "1x1x1x8x4xf32"),
@@ -95,6 +96,12 @@ fn tensor_types(shapes: &str) -> String {
     shapes.split(' ').map(|shape| format!("tensor<{shape}>")).collect::<Vec<_>>().join(", ")
 }
 
+/// An attribute, followed by a comma.
+fn attribute(attribute: &str) -> String {
+    let is_array = attribute.contains("array");
+    attribute.replace('=', " = ") + if is_array { ", " } else { " : i64, " }
+}
+
 /// A program that calls a target with constants.
 fn program(target: &str, operands: &str, attributes: &str, results: &str) -> String {
     let mut constants = String::new();
@@ -107,7 +114,7 @@ fn program(target: &str, operands: &str, attributes: &str, results: &str) -> Str
         constants += &format!("%{i} = stablehlo.constant dense<{elements}> : tensor<{shape}>\n");
     }
     let names: Vec<String> = (0..operands.split(' ').count()).map(|i| format!("%{i}")).collect();
-    let numbers: String = attributes.split_whitespace().map(|number| number.replace('=', " = ") + " : i64, ").collect();
+    let numbers: String = attributes.split_whitespace().map(attribute).collect();
     let count = results.split(' ').count();
     let outputs: Vec<String> = match count {
         1 => vec!["%r".into()],
