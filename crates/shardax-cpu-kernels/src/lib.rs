@@ -27,6 +27,7 @@
 //! | [`softmax_half`] | the same of rows, computed in f32 | bf16, f16 |
 //! | [`top_k`] | the largest elements of rows, and their indices | f32 |
 //! | [`transpose`] | arrays whose dimensions are reordered | elements of 1 to 16 bytes |
+//! | [`vector_by_tall_matrix`] | products of a vector and a matrix of many rows | f32, f64 |
 //! | [`weighted_sums`] | sums along an axis with weights of which most are zero | f32, f64 |
 //! | [`Attention::forward`], [`Attention::gradient`] | softmax attention with a window and a mask | f32 |
 //! | `cholesky`, `lu`, `qr`, `eigh`, `svd` | decompositions of batches of matrices, with the feature `decompositions` | f32, f64 |
@@ -102,6 +103,7 @@ mod softmax;
 mod sort;
 #[cfg(feature = "decompositions")]
 mod substitution;
+mod tall_matrix;
 mod tasks;
 mod top_k;
 mod transpose;
@@ -146,6 +148,7 @@ pub use select_and_scatter::{Selectable, Selection, select_and_scatter_add};
 pub use small_products::MAX_SMALL_SIDE;
 pub use softmax::{HalfLogit, Logit, softmax, softmax_columns, softmax_half};
 pub use sort::{KeyOrder, MAX_KEY_BITS, SortKey, SortOperand, sort, sort_keys};
+pub use tall_matrix::{Multiplicand, vector_by_tall_matrix};
 pub use top_k::top_k;
 pub use transpose::{Movable, Movement, movement, transpose};
 #[cfg(feature = "decompositions")]

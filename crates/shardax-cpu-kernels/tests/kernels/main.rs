@@ -24,6 +24,7 @@ mod softmax;
 mod sort;
 #[cfg(feature = "decompositions")]
 mod tall_matrices;
+mod tall_matrix;
 mod top_k;
 mod transpose;
 mod weighted_sums;

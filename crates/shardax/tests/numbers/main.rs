@@ -39,6 +39,7 @@ mod sharded;
 mod softmax;
 mod sorts;
 mod sums;
+mod tall_matrices;
 mod texts;
 mod transposes;
 mod tridiagonal;

@@ -28,6 +28,10 @@ pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], outs: &
         let product = cx.apply(&wide, args, &[out.with_dtype(dtype)])?;
         return Ok(Some(vec![cx.op("stablehlo.convert", &product, "", out)]));
     }
+    #[cfg(feature = "cpu-kernels")]
+    if let Some(sums) = kernels::tall_matrix::lower(dot, cx, args, out) {
+        return Ok(Some(vec![sums]));
+    }
     if let Some(sums) = dot_long::lower(dot, cx, args, out)? {
         return Ok(Some(vec![sums]));
     }

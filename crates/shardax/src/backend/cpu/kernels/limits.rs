@@ -73,6 +73,12 @@ pub(super) const WEIGHTED_SUMS: usize = 1 << 12;
 /// The largest elements of rows, in elements.
 pub(super) const TOP_K: usize = 1 << 9;
 
+/// Products of a vector and a matrix of many rows, in elements of the matrix, and the numbers of rows and columns. XLA multiplies fewer rows
+/// as fast, and computes a column alone in the loops of its operands.
+pub(super) const TALL_MATRIX: usize = 1 << 14;
+pub(super) const TALL_MATRIX_ROWS: usize = 1 << 10;
+pub(super) const TALL_MATRIX_COLUMNS: std::ops::RangeInclusive<usize> = 4..=1 << 9;
+
 /// Transposes, in bytes.
 pub(super) const TRANSPOSE: usize = 1 << 15;
 

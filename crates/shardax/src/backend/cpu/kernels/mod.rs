@@ -26,6 +26,7 @@ pub(super) mod search_sorted;
 pub(super) mod select_and_scatter;
 pub(super) mod softmax;
 pub(super) mod sort;
+pub(super) mod tall_matrix;
 #[cfg(test)]
 mod tests;
 pub(super) mod top_k;
@@ -103,6 +104,7 @@ const HANDLERS: &[(&str, Handler)] = &[
     (filter_window::GROUPS_GRADIENT, filter_window::handle_groups_gradient),
     (filter_window::DEPTHWISE, filter_window::handle_depthwise),
     (softmax::TARGET, softmax::handle),
+    (tall_matrix::TARGET, tall_matrix::handle),
     (top_k::TARGET, top_k::handle),
     (transpose::TARGET, transpose::handle),
     (weighted_sums::TARGET, weighted_sums::handle),

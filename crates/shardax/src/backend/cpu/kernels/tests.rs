@@ -32,6 +32,7 @@ const CALLS: &[(&str, &str, &str, &str)] = &[
     (select_and_scatter::TARGET, "0x1x4x4x4xf32 0x1x4x4x4xf32", WINDOW, "0x1x4x4x4xf32"),
     (sort::TARGET, "2x0xf32 2x0xi32", "keys=1", "2x0xf32 2x0xi32"),
     (softmax::TARGET, "0x4x1xf32", "", "0x4x1xf32"),
+    (tall_matrix::TARGET, "0xf32 0x3xf32", "", "3xf32"),
     (top_k::TARGET, "0x4xf32", "", "0x2xf32 0x2xi32"),
     (transpose::TARGET, "0x4xf32", "permutation=array<i64:1,0>", "4x0xf32"),
     (weighted_sums::TARGET, "2x0x3xf32 0x4xf32", "", "2x4x3xf32"),
