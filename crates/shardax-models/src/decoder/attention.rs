@@ -3,7 +3,7 @@
 use shardax_nn::prelude::*;
 use shardax_nn::{HeadDifference, ValueScores};
 
-use super::block::Norm;
+use super::norm::Norm;
 use super::{DecoderConfig, HeadSizes, NormKind, QkNorm};
 use crate::huggingface::remove_input_biases;
 

@@ -3,16 +3,17 @@
 use shardax_nn::prelude::*;
 
 use super::attention;
-use super::experts::{self, BesideMlp, Routed, dropless};
-use super::gated_norm::GatedNorm;
+use super::experts::{self, BesideMlp};
 use super::mlp::Mlp;
+use super::norm::{Norm, norm_if, with_factors};
 use super::residuals::Residuals;
 use super::shared::SharedUse;
+use super::slopes::Slopes;
 use super::state_layer::StateLayer;
 use super::streams::{LayerInput, LowRank, Streams};
 use super::{
-    DecoderConfig, GatedDelta, LatentAttention, LayerParts, LightningAttention, NormKind, Positions, ResidualFactors,
-    RgLru, SelectiveState, ShortConv, StateSpace,
+    DecoderConfig, GatedDelta, LatentAttention, LayerParts, LightningAttention, Positions, ResidualFactors, RgLru,
+    SelectiveState, ShortConv, StateSpace,
 };
 use crate::shardings::{gather_positions, reshard_like};
 
@@ -82,17 +83,17 @@ pub struct Block {
     /// The number of positions in a chunk of attention.
     #[tree(static)]
     chunk: Option<usize>,
-    has_embeddings: bool,
-    weighs_inputs: bool,
-    averages_shared: bool,
-    sum_norms: bool,
-    residual_scale: Option<f64>,
-    residual_factors: Option<ResidualFactors>,
+    pub(super) has_embeddings: bool,
+    pub(super) weighs_inputs: bool,
+    pub(super) averages_shared: bool,
+    pub(super) sum_norms: bool,
+    pub(super) residual_scale: Option<f64>,
+    pub(super) residual_factors: Option<ResidualFactors>,
     attention_input_scale: Option<f64>,
     attention_output_scale: Option<f64>,
-    parallel: bool,
+    pub(super) parallel: bool,
     #[tree(static)]
-    rules: Rules,
+    pub(super) rules: Rules,
 }
 
 /// The keys and values of a layer, `[..., length, key heads, depth]`.
@@ -100,62 +101,6 @@ pub(super) type KeysAndValues = (Array, Array);
 
 /// The arrays that a layer lends to later layers: keys and values, and the positions that queries of sparse attention see.
 pub(super) type Lent = (Option<KeysAndValues>, Option<Array>);
-
-/// A normalization layer, see [`NormKind`].
-#[derive(Module, Clone, Debug)]
-pub enum Norm {
-    /// Normalizes to mean 0 and variance 1.
-    Layer(LayerNorm),
-    /// Normalizes to mean 0 and variance 1, with 1 added to the scale.
-    LayerOffset(LayerNorm),
-    /// Normalizes to mean square 1.
-    Rms(RmsNorm),
-    /// Normalizes to mean square 1, and multiplies the results by factors.
-    Gated(Box<GatedNorm>),
-    /// Returns its input.
-    Identity,
-}
-
-impl Norm {
-    /// Creates a norm of this many features.
-    #[track_caller]
-    pub fn new(kind: NormKind, features: usize, epsilon: f64, rngs: &mut Rngs) -> Norm {
-        let rms = RmsNorm::builder(features).epsilon(epsilon);
-        let layer = LayerNorm::builder(features).epsilon(epsilon);
-        match kind {
-            NormKind::Layer => Norm::Layer(layer.build(rngs)),
-            NormKind::LayerOffset => {
-                Norm::LayerOffset(layer.scale_init(shardax::nn::initializers::zeros()).build(rngs))
-            }
-            NormKind::LayerScale => Norm::Layer(layer.use_bias(false).build(rngs)),
-            NormKind::LayerPlain => Norm::Layer(layer.use_bias(false).use_scale(false).build(rngs)),
-            NormKind::Rms => Norm::Rms(rms.build(rngs)),
-            NormKind::RmsPlain => Norm::Rms(rms.use_scale(false).build(rngs)),
-            NormKind::RmsOffset => {
-                Norm::Rms(rms.scale_offset(1.0).scale_init(shardax::nn::initializers::zeros()).build(rngs))
-            }
-        }
-    }
-
-    /// Normalizes `x`, `[..., features]`. The result has the same shape.
-    #[track_caller]
-    pub fn forward(&self, x: impl ArrayLike) -> Array {
-        let x = x.into_array();
-        match self {
-            Norm::Layer(norm) => norm.forward(x),
-            Norm::LayerOffset(norm) => {
-                // Add 1 in float32, because in bfloat16 the sum would lose most bits of a small scale.
-                let scale = norm.scale.as_ref().map(|scale| scale.astype(DType::F32) + 1.0);
-                let mut norm = norm.clone();
-                norm.scale = scale;
-                norm.forward(x.clone()).astype(x.dtype())
-            }
-            Norm::Rms(norm) => norm.forward(x),
-            Norm::Gated(norm) => norm.forward(x),
-            Norm::Identity => x,
-        }
-    }
-}
 
 /// Applies a layer with a state, which needs all positions of `x` in order. The result is sharded like `x`.
 pub(super) fn with_all_positions(x: &Array, forward: impl FnOnce(Array) -> Array) -> Array {
@@ -449,95 +394,6 @@ impl Block {
         })
     }
 
-    /// Adds the outputs of the block's layers to `x`, which can have several streams of features, and the embeddings of all
-    /// layers after them.
-    #[track_caller]
-    fn add_layers(&self, x: Array, attend: impl FnOnce(Array) -> Option<Array>) -> Array {
-        let Some(input) = &self.layer_input else {
-            let (x, late) = self.residuals.split_late(x);
-            let y = self.scale_output(self.add_to(x, attend));
-            return late.into_iter().fold(y, |y, late| self.place(y + late));
-        };
-        let (x, embeddings) = input.split(&x);
-        let y = match &self.streams {
-            Some(streams) => streams.update(&x, input, &embeddings, |x| self.add_to(x, attend)),
-            None => {
-                let y = self.add_to(x, attend);
-                &y + input.forward(&y, &embeddings)
-            }
-        };
-        concatenate(&[self.scale_output(y), embeddings], -1)
-    }
-
-    /// Multiplies the output by the learned factor, if the block has one.
-    fn scale_output(&self, x: Array) -> Array {
-        self.layer_scale.iter().fold(x, |x, scale| &x * scale.astype(x.dtype()))
-    }
-
-    /// Adds the outputs of the block's layers to `x`. `attend` computes attention, or the layers in its place; it returns `None`
-    /// if the block has no such layer.
-    #[track_caller]
-    fn add_to(&self, x: Array, attend: impl FnOnce(Array) -> Option<Array>) -> Array {
-        // Only attention.
-        if self.mlp.is_none() && self.experts.is_none() {
-            let attended = attend(normed(&self.norm, &x));
-            let attended = attended.map(|y| self.scale(normed(&self.post_attention_norm, &y)));
-            return attended.map_or_else(|| x.clone(), |y| self.place(self.residuals.add_attention(&x, y)));
-        }
-        // Norms of the sums instead of the inputs.
-        if self.sum_norms {
-            let attended = attend(x.clone()).map_or_else(|| x.clone(), |y| &x + self.scale(y));
-            let x = self.place(normed(&self.norm, &attended));
-            return self.place(normed(&self.mlp_norm, &(&x + self.scale(self.feed_forward(&x, x.clone())))));
-        }
-        let input = normed(&self.norm, &x);
-        if let Some(factors) = &self.residual_factors {
-            let attended = attend(input.clone()).map(|y| y * factors.attention_output);
-            let x = attended.into_iter().fold(input * factors.attention_input, |x, y| x + y);
-            let input = normed(&self.mlp_norm, &self.place(x));
-            let y = self.feed_forward(&input, input.clone()) * factors.mlp_output;
-            return self.place(input * factors.mlp_input + y);
-        }
-        // Only the MLP.
-        let Some(attended) = attend(input.clone()) else {
-            return self.add_mlp(x);
-        };
-        let low_rank = self.low_rank.as_ref().map(|layer| layer.forward(&input));
-        let attended = self.scale(normed(&self.post_attention_norm, &attended));
-        // Attention and MLP have the same input, instead of one after the other.
-        if self.parallel {
-            let input = self.mlp_norm.as_ref().map_or(input, |norm| norm.forward(&x));
-            let y = normed(&self.post_mlp_norm, &self.feed_forward(&x, input));
-            return self.place(&x + attended + self.scale(y));
-        }
-        let x = self.place(self.residuals.add_attention(&x, attended));
-        let x = low_rank.into_iter().fold(x, |x, y| (x + y) * std::f64::consts::FRAC_1_SQRT_2);
-        self.add_mlp(x)
-    }
-
-    /// Adds the output of the MLP or of the experts to `x`. If the output of the experts is for the next layer, it follows the
-    /// features.
-    #[track_caller]
-    fn add_mlp(&self, x: Array) -> Array {
-        let input = normed(&self.mlp_norm, &x);
-        let late = self.residuals.delays_experts.then(|| self.routed(&input));
-        let y = normed(&self.post_mlp_norm, &self.feed_forward(&x, input));
-        let sum = self.place(self.residuals.add_mlp(&x, self.scale(y)));
-        late.flatten().into_iter().fold(sum, |sum, late| concatenate(&[sum, self.place(late)], -1))
-    }
-
-    /// Applies the experts to `x`. Returns `None` if the block has none.
-    #[track_caller]
-    fn routed(&self, x: &Array) -> Option<Array> {
-        self.experts.as_ref().map(|experts| {
-            let routed = match experts.capacity() {
-                Some(_) => experts.forward(x).map(|routed| routed.y),
-                None => dropless(experts, &Routed::of(x), &self.rules, self.weighs_inputs),
-            };
-            routed.unwrap_or_else(|error| Array::from_error(error, x))
-        })
-    }
-
     /// Shards the batch and the positions of `x` by the rules. A single position, for example in decoding, is not sharded.
     pub(super) fn place(&self, x: Array) -> Array {
         match x.shape() {
@@ -547,49 +403,6 @@ impl Block {
             }
             _ => x,
         }
-    }
-
-    /// Multiplies the output of a layer by the residual factor, if the model has one.
-    fn scale(&self, x: Array) -> Array {
-        scaled(x, self.residual_scale)
-    }
-
-    /// Computes the MLP or the experts of `x`, the normalized sum `residual`.
-    #[track_caller]
-    fn feed_forward(&self, residual: &Array, x: Array) -> Array {
-        let y = match (&self.mlp, &self.experts, &self.beside) {
-            (Some(mlp), Some(experts), Some(beside)) => {
-                let routed = dropless(experts, &beside.routed(residual), &self.rules, self.weighs_inputs);
-                let routed = routed.unwrap_or_else(|error| Array::from_error(error, &x));
-                return beside.mlp_output_norm.forward(mlp.forward(x)) + beside.experts_output_norm.forward(routed);
-            }
-            (Some(mlp), ..) => return mlp.forward(x),
-            (None, ..) => match self.routed(&x) {
-                Some(routed) => routed,
-                None => return x,
-            },
-        };
-        let Some(shared) = &self.shared_expert else { return y };
-        match &self.shared_gate {
-            Some(gate) => y + sigmoid(gate.forward(&x)) * shared.forward(x),
-            None if self.averages_shared => (y + shared.forward(x)) * 0.5,
-            None => y + shared.forward(x),
-        }
-    }
-}
-
-/// A constant number for each head.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Slopes(Vec<u32>);
-
-impl Slopes {
-    pub(super) fn new(slopes: Vec<f32>) -> Slopes {
-        // The bits are compared and hashed, because static parts of a tree need `Eq` and `Hash`, which floats do not have.
-        Slopes(slopes.into_iter().map(f32::to_bits).collect())
-    }
-
-    pub(super) fn to_array(&self) -> Array {
-        array(self.0.iter().map(|bits| f32::from_bits(*bits)).collect::<Vec<f32>>())
     }
 }
 
@@ -604,23 +417,4 @@ pub(super) fn scaled(x: Array, factor: Option<f64>) -> Array {
         Some(factor) => x * factor,
         None => x,
     }
-}
-
-/// Applies a norm. Without a norm, returns `x`.
-#[track_caller]
-pub(super) fn normed(norm: &Option<Norm>, x: &Array) -> Array {
-    norm.as_ref().map_or_else(|| x.clone(), |norm| norm.forward(x))
-}
-
-/// Adds factors to an RMS norm, which are computed from `rank` features, if there are any.
-fn with_factors(norm: Option<Norm>, rank: Option<usize>, features: usize, rngs: &mut Rngs) -> Option<Norm> {
-    match (norm, rank) {
-        (Some(Norm::Rms(norm)), Some(rank)) => Some(Norm::Gated(Box::new(GatedNorm::new(norm, features, rank, rngs)))),
-        (norm, _) => norm,
-    }
-}
-
-/// Creates the norm of the configuration if `is_used` is true.
-fn norm_if(is_used: bool, config: &DecoderConfig, rngs: &mut Rngs) -> Option<Norm> {
-    is_used.then(|| Norm::new(config.norm, config.features, config.epsilon, rngs))
 }

@@ -2,8 +2,8 @@
 
 use shardax_nn::prelude::*;
 
-use super::block::Slopes;
 use super::recurrence::{in_rows, rank_error, seen_positions, zero_unseen};
+use super::slopes::Slopes;
 use super::state_chunks::scan_chunks;
 use super::{Activation, DecoderConfig, LightningConfig};
 use crate::shardings::{gather_last, reshard_like};

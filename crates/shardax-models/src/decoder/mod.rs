@@ -14,18 +14,21 @@ mod latent;
 mod lightning;
 mod mixers;
 mod mlp;
+mod norm;
 mod parts;
 mod recurrence;
 mod residuals;
 mod rg_lru;
 mod selective;
 mod shared;
+mod slopes;
 mod state_chunks;
 mod state_layer;
 mod state_space;
 mod streams;
+mod sums;
 
-pub use block::{Block, Norm};
+pub use block::Block;
 pub use config::DecoderConfig;
 pub use conv::ShortConv;
 pub use delta::GatedDelta;
@@ -39,6 +42,7 @@ pub use mixers::{
     StateSpaceConfig, StateSpaceNorm, StateSpaceScales,
 };
 pub use mlp::{Mlp, Xielu};
+pub use norm::Norm;
 pub use parts::{
     Activation, AttentionGate, Biases, ExpertsConfig, HeadSizes, LayerParts, NormKind, NormPlace, Positions, QkNorm,
     ResidualFactors, ResidualSums,

@@ -4,7 +4,8 @@
 
 use shardax_nn::prelude::*;
 
-use super::block::{Norm, normed, with_all_positions};
+use super::block::with_all_positions;
+use super::norm::{Norm, normed};
 use super::recurrence::rank_error;
 use super::{Block, DecoderConfig, Mlp, NormKind};
 use crate::shardings::{gather_positions, reshard_like};
