@@ -39,7 +39,7 @@ fn numbers(x: &Array) -> Vec<f64> {
     floats(&if x.dtype().is_complex() { x.real() } else { x.astype(DType::F64) })
 }
 
-/// The same transpose on the host.
+/// Computes the transpose on the host.
 fn by_elements(x: &Array, permutation: &[i32]) -> Vec<f64> {
     let (shape, elements) = (x.shape().to_vec(), numbers(x));
     let strides: Vec<usize> = (0..shape.len()).map(|d| shape[d + 1..].iter().product()).collect();

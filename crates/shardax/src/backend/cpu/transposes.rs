@@ -60,7 +60,7 @@ fn is_transpose(eqn: &Eqn) -> bool {
     eqn.primitive.name() == "transpose"
 }
 
-/// What values are computed from.
+/// The origin of each value of a program.
 struct Sources {
     /// `true` for transposes, and values that are computed element by element from one.
     transposed: Vec<bool>,
