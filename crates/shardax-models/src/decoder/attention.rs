@@ -76,10 +76,10 @@ pub(super) fn build(config: &DecoderConfig, layer: usize, rngs: &mut Rngs) -> Mu
     if config.differential {
         // The paper's factor, which grows with the depth of the layer.
         let initial = 0.8 - 0.6 * (-0.3 * layer as f64).exp();
-        attention.difference = Some(HeadDifference::new(head_dim, initial, config.epsilon, rngs));
+        attention.difference = Some(Box::new(HeadDifference::new(head_dim, initial, config.epsilon, rngs)));
     }
     if let Some(count) = config.value_scores {
-        attention.value_scores = Some(ValueScores::new(kv_heads, head_dim, count, config.biases.qkv, rngs));
+        attention.value_scores = Some(Box::new(ValueScores::new(kv_heads, head_dim, count, config.biases.qkv, rngs)));
     }
     if config.attention_gate.is_some_and(|gate| gate.head_bias) {
         attention.gate_bias = Some(zeros_dtype([heads], rngs.policy().param_dtype));

@@ -59,7 +59,7 @@ pub struct Block {
     /// The norms of experts next to an MLP, see [`ExpertsConfig::beside_mlp`](crate::ExpertsConfig::beside_mlp).
     pub beside: Option<BesideMlp>,
     /// The parts for a layer that several blocks share, see [`DecoderConfig::shared`].
-    pub shared: Option<SharedUse>,
+    pub shared: Option<Box<SharedUse>>,
     /// Adds an embedding of the tokens, see [`DecoderConfig::layer_embedding`].
     pub layer_input: Option<LayerInput>,
     /// Several streams of features, see [`DecoderConfig::streams`].
@@ -179,7 +179,7 @@ impl Block {
             shared_gate,
             post_mlp_norm,
             beside: chosen.filter(|_| is_beside).map(|chosen| BesideMlp::new(config, chosen.count, rngs)),
-            shared: config.shared_of(layer).map(|(about, index)| SharedUse::new(config, about, index, rngs)),
+            shared: config.shared_of(layer).map(|(about, index)| Box::new(SharedUse::new(config, about, index, rngs))),
             has_embeddings: config.shared.is_some(),
             layer_input: config.layer_embedding.as_ref().map(|about| LayerInput::new(config, about, layer, rngs)),
             streams: config.streams.as_ref().map(|about| Streams::new(config, about, rngs)),
@@ -207,6 +207,10 @@ impl Block {
     }
 
     /// Applies the block to `x`, `[..., length, features]`. The result has the same shape.
+    ///
+    /// With [`DecoderConfig::shared`], the last dimension of both is `2 * features`. With
+    /// [`ExpertsConfig::delayed`](crate::ExpertsConfig::delayed), the last dimension of the result of a layer with experts is
+    /// `2 * features`, and the next layer takes this result.
     #[track_caller]
     pub fn forward(&self, x: Array) -> Array {
         self.forward_over(x, (None, None), None).0

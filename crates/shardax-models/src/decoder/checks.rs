@@ -4,8 +4,8 @@ use shardax::error::Result;
 use shardax_nn::prelude::*;
 
 use super::{
-    DecoderConfig, DeltaConfig, ExpertsConfig, LatentConfig, LayerParts, NormKind, Positions, QkNorm, ResidualSums,
-    RgLruConfig, StateSpaceConfig,
+    DecoderConfig, DeltaConfig, ExpertsConfig, LatentConfig, NormKind, Positions, QkNorm, ResidualSums, RgLruConfig,
+    StateSpaceConfig,
 };
 use crate::error::value_error;
 
@@ -21,10 +21,12 @@ impl DecoderConfig {
         let checked = self
             .check_sizes()
             .and_then(|()| self.check_layers())
+            .and_then(|()| self.check_shared())
             .and_then(|()| self.check_latent_attention())
             .and_then(|()| self.check_overflow())
             .and_then(|()| self.check_lists_of_layers())
             .and_then(|()| self.check_experts_and_positions())
+            .and_then(|()| self.check_delayed_experts())
             .and_then(|()| self.check_convolution_and_linear_attention())
             .and_then(|()| self.check_windows())
             .and_then(|()| self.check_norms())
@@ -111,18 +113,6 @@ impl DecoderConfig {
         if [embedding, streams].concat().contains(&0) || active >= streams[0] {
             let message = format!("{:?} and {:?} do not describe streams", self.layer_embedding, self.streams);
             return Err(value_error(message, "use positive sizes, and an active stream below their number"));
-        }
-        if let Some(shared) = &self.shared {
-            let spaces = self.state_space.as_ref().is_some_and(|space| space.layers.iter().all(|has_space| *has_space));
-            let is_mixer = self.parts.iter().all(|parts| *parts == LayerParts::Mixer) && !self.parts.is_empty();
-            if [shared.count, shared.rank].contains(&0) || shared.layers.len() != self.layers || !spaces || !is_mixer {
-                let message = format!("{shared:?} does not describe shared layers of {} state spaces", self.layers);
-                return Err(value_error(message, "use positive sizes, and state spaces without MLPs in all layers"));
-            }
-            if self.layer_embedding.is_some() || self.scan_layers {
-                let message = "shared is set, and layer_embedding or scan_layers too";
-                return Err(value_error(message, "do not set the other field"));
-            }
         }
         if self.streams.is_some() && self.layer_embedding.is_none() {
             return Err(value_error("streams is set without layer_embedding", "set layer_embedding too"));
@@ -233,6 +223,29 @@ impl DecoderConfig {
             let message = "experts that return their input have a capacity, but identities need experts without one";
             return Err(value_error(message, "set capacity_factor to None"));
         }
+        Ok(())
+    }
+
+    /// Checks that the output of delayed experts has a next layer, and that no field is set that would ignore it or that it would
+    /// ignore.
+    fn check_delayed_experts(&self) -> Result<()> {
+        let Some(experts) = self.experts.as_ref().filter(|experts| experts.delayed) else { return Ok(()) };
+        let others = [
+            ("experts.shared_hidden", experts.shared_hidden.is_some()),
+            ("experts.beside_mlp", experts.beside_mlp),
+            ("parallel", self.parallel),
+            ("sum_norms", self.sum_norms),
+            ("residual_factors", !self.residual_factors.is_empty()),
+            ("streams", self.streams.is_some()),
+            ("layer_embedding", self.layer_embedding.is_some()),
+            ("parts", !self.parts.is_empty()),
+        ];
+        if let Some((name, _)) = others.into_iter().find(|(_, is_set)| *is_set) {
+            return Err(value_error(
+                format!("experts.delayed is true, and {name} is set, which layers with delayed experts do not support"),
+                format!("set experts.delayed to false, or do not set {name}"),
+            ));
+        }
         let delays: Vec<bool> = (0..self.layers).map(|layer| self.delays_experts(layer)).collect();
         if delays.last() == Some(&true) || delays.windows(2).any(|pair| pair == [true, true]) {
             let message = "the output of delayed experts has no next layer, or the next layer has delayed experts too";
@@ -254,6 +267,12 @@ impl DecoderConfig {
             let DeltaConfig { key_heads, value_heads, key_dim, value_dim, width, rank, layers, .. } = delta;
             let sizes = [*key_heads, *value_heads, *key_dim, *value_dim, *width, rank.unwrap_or(1)];
             let fits = !sizes.contains(&0) && value_heads.is_multiple_of(*key_heads) && layers.len() == self.layers;
+            if let Some(bound) = delta.rate_bound.filter(|bound| !(bound.is_finite() && *bound < 0.0)) {
+                return Err(value_error(
+                    format!("delta.rate_bound must be a finite number below 0, got {bound}"),
+                    "set it to a negative number, for example -5.0, or to None",
+                ));
+            }
             if !fits || product(&[*value_heads, *key_dim, *value_dim, 8]).is_none() {
                 let message = format!("{delta:?} does not describe linear attention for {} layers", self.layers);
                 return Err(value_error(
@@ -330,6 +349,13 @@ impl DecoderConfig {
         if self.norm_gates.is_some_and(|rank| rank == 0 || self.norm != NormKind::Rms) {
             let message = format!("norm_gates is {:?}, and norm is NormKind::{:?}", self.norm_gates, self.norm);
             return Err(value_error(message, "use at least 1 feature, and NormKind::Rms"));
+        }
+        if self.norm_gates.is_some() && (0..self.layers).any(|layer| !self.normalizes(layer).0) {
+            let message = "norm_gates are factors of normalized inputs, and some layers do not normalize their inputs";
+            return Err(value_error(
+                message,
+                "set pre_norms to true and norm_places to an empty list, or norm_gates to None",
+            ));
         }
         if self.sum_norms && (self.pre_norms || self.post_norms || !self.norm_places.is_empty() || self.parallel) {
             let message = "sum_norms normalizes the sums of a layer, and pre_norms, post_norms, norm_places or parallel is set too";

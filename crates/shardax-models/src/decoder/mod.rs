@@ -224,7 +224,8 @@ impl Decoder {
         self.logits(self.hidden(self.embed(tokens)))
     }
 
-    /// Computes the input of the first layer for tokens `[..., length]`: `[..., length, features]`.
+    /// Computes the input of the first layer for tokens `[..., length]`: `[..., length, features]`. With
+    /// [`DecoderConfig::shared`], the last dimension is `2 * features`.
     #[track_caller]
     pub fn embed(&self, tokens: impl ArrayLike) -> Array {
         let _ranks = allow_any_ranks();
@@ -241,7 +242,8 @@ impl Decoder {
         self.embed_at(tokens, || arange(0..length))
     }
 
-    /// Applies the layers to `x`, `[..., length, features]`.
+    /// Applies the layers to `x`, `[..., length, features]`. With [`DecoderConfig::shared`], the last dimension of `x` and of the
+    /// result is `2 * features`. With [`ExpertsConfig::delayed`], it is so only between the layers.
     #[track_caller]
     pub fn hidden(&self, x: Array) -> Array {
         self.hidden_with(x, None)

@@ -2,12 +2,14 @@
 //!
 //! Between the layers, the embeddings of tokens follow the features in the last dimension of `x`, because shared layers read both.
 
+use shardax::error::Result;
 use shardax_nn::prelude::*;
 
 use super::block::with_all_positions;
 use super::norm::{Norm, normed};
 use super::recurrence::rank_error;
-use super::{Block, DecoderConfig, Mlp, NormKind};
+use super::{Block, DecoderConfig, LayerParts, Mlp, NormKind, QkNorm};
+use crate::error::value_error;
 use crate::shardings::{gather_positions, reshard_like};
 
 /// The sizes of shared layers.
@@ -81,6 +83,49 @@ pub struct LowRankAdapter {
     pub down: Linear,
     /// The second layer.
     pub up: Linear,
+}
+
+impl DecoderConfig {
+    /// Checks the sizes of shared layers, and that no field is set that they do not read.
+    pub(super) fn check_shared(&self) -> Result<()> {
+        let Some(shared) = &self.shared else { return Ok(()) };
+        let spaces = self.state_space.as_ref().is_some_and(|space| space.layers.iter().all(|has_space| *has_space));
+        let is_mixer = self.parts.iter().all(|parts| *parts == LayerParts::Mixer) && !self.parts.is_empty();
+        if [shared.count, shared.rank].contains(&0) || shared.layers.len() != self.layers || !spaces || !is_mixer {
+            let message = format!("{shared:?} does not describe shared layers of {} state spaces", self.layers);
+            return Err(value_error(message, "use positive sizes, and state spaces without MLPs in all layers"));
+        }
+        match self.fields_without_shared().into_iter().find(|(_, is_set)| *is_set) {
+            Some((name, _)) => Err(value_error(
+                format!("shared and {name} are set, but shared layers do not read {name}"),
+                format!("do not set {name}, or set shared to None"),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the fields that shared layers do not read, and whether they are set.
+    fn fields_without_shared(&self) -> [(&'static str, bool); 17] {
+        [
+            ("windows", self.windows.iter().any(Option::is_some)),
+            ("chunk", self.chunk.is_some()),
+            ("sinks", self.sinks),
+            ("attention_soft_cap", self.attention_soft_cap.is_some()),
+            ("qk_norm", self.qk_norm != QkNorm::None),
+            ("qkv_bound", self.qkv_bound.is_some()),
+            ("query_growth", self.query_growth.is_some()),
+            ("attention_gate", self.attention_gate.is_some()),
+            ("differential", self.differential),
+            ("value_scores", self.value_scores.is_some()),
+            ("bidirectional", self.bidirectional),
+            ("residual_scale", self.residual_scale.is_some()),
+            ("post_norms", self.post_norms),
+            ("layer_scale", self.layer_scale),
+            ("value_dim", self.value_dim.is_some_and(|value_dim| value_dim != self.head_dim)),
+            ("layer_embedding", self.layer_embedding.is_some()),
+            ("scan_layers", self.scan_layers),
+        ]
+    }
 }
 
 impl LowRankAdapter {
@@ -226,9 +271,17 @@ impl Block {
         concatenate(&[self.place(x + y), embeddings], -1)
     }
 
+    /// Returns true if the block uses a shared layer that is not set, because the decoder does not apply the block.
+    fn lacks_shared_layer(&self) -> bool {
+        self.shared.as_ref().is_some_and(|user| user.layer.is_none())
+    }
+
     /// Computes the output of the block for `x`, `[..., length, 2 * features]`, which ends with the embeddings of tokens.
     #[track_caller]
     pub(super) fn forward_shared(&self, x: &Array) -> Array {
+        if self.lacks_shared_layer() {
+            return without_layer(x);
+        }
         let shared = self.shared.as_ref().and_then(|user| Some(user.forward(user.layer.as_ref()?, x)));
         self.add_state_space(x, shared, |x| {
             self.state_space.as_ref().map_or_else(|| x.clone(), |space| space.forward(&x))
@@ -238,6 +291,9 @@ impl Block {
     /// Computes the output of the block for the next positions `x`, which end with the embeddings of tokens.
     #[track_caller]
     pub(super) fn decode_shared(&mut self, x: &Array, positions: Option<&Array>, mask: Option<&Array>) -> Array {
+        if self.lacks_shared_layer() {
+            return without_layer(x);
+        }
         let shared = self.shared.as_mut().and_then(|user| {
             let layer = user.layer.clone()?;
             Some(user.decode(&layer, x, positions, mask))
@@ -250,4 +306,15 @@ impl Block {
         self.state_space = space;
         y
     }
+}
+
+/// Returns the error of a block whose shared layer is not set.
+#[track_caller]
+fn without_layer(x: &Array) -> Array {
+    let error = value_error(
+        "Block: the block uses a shared layer, which the decoder sets, but `shared.layer` is None",
+        "apply the layers with `Decoder::forward` or `Decoder::decode`, or set `shared.layer` of the block to its layer in \
+         `Decoder::shared`",
+    );
+    Array::from_error(error, x)
 }

@@ -199,7 +199,7 @@ const WITHOUT_EFFECT: [&str; 35] = [
 ];
 
 /// Fields that change no logits of one class where the other fields have their defaults.
-const WITHOUT_EFFECT_ALONE: [(&str, &str); 73] = [
+const WITHOUT_EFFECT_ALONE: [(&str, &str); 85] = [
     // The sizes of blocks in which the class computes, and of initial values.
     ("minimax", "block_size"),
     ("recurrent_gemma", "w_init_variance_scale"),
@@ -225,7 +225,13 @@ const WITHOUT_EFFECT_ALONE: [(&str, &str); 73] = [
     ("nemotron_h", "num_nextn_predict_layers"),
     ("nemotron_h", "tie_word_embeddings"),
     ("nemotron_h", "topk_group"),
+    // There are no experts, and no positions.
+    ("doge", "norm_topk_prob"),
+    ("doge", "num_experts"),
+    ("doge", "num_experts_per_tok"),
+    ("zamba2", "rope_theta"),
     // It changes the loss.
+    ("bailing_hybrid", "mtp_loss_scaling_factor"),
     ("bamba", "z_loss_coefficient"),
     // Steps have an own field for their bounds.
     ("mamba2", "time_step_rank"),
@@ -246,9 +252,14 @@ const WITHOUT_EFFECT_ALONE: [(&str, &str); 73] = [
     ("phimoe", "input_jitter_noise"),
     // The class ignores this name.
     ("mellum", "rope_theta"),
+    ("axk2", "head_dim"),
+    ("beam", "rope_theta"),
+    ("zamba2", "use_conv_bias"),
     // The size of the MLPs must be a multiple of both.
     ("lfm2", "block_multiple_of"),
     // Each head has its own key.
+    ("axk2", "num_key_value_heads"),
+    ("bailing_hybrid", "num_key_value_heads"),
     ("deepseek_v3", "num_key_value_heads"),
     ("deepseek_v32", "num_key_value_heads"),
     ("glm_moe_dsa", "num_key_value_heads"),
@@ -257,6 +268,7 @@ const WITHOUT_EFFECT_ALONE: [(&str, &str); 73] = [
     ("kimi_linear", "topk_group"),
     ("mimo_v2_flash", "topk_group"),
     // New weights are drawn from these numbers.
+    ("diffllama", "lambda_std_dev"),
     ("olmo_hybrid", "linear_a_log_max"),
     ("olmo_hybrid", "linear_a_log_min"),
     ("olmo_hybrid", "linear_dt_init_floor"),
@@ -292,6 +304,7 @@ const WITHOUT_EFFECT_ALONE: [(&str, &str); 73] = [
     // Both values have the same meaning.
     ("ernie4_5_moe", "moe_layer_end_index"),
     // Fields that select another way to compute the same result.
+    ("zamba2", "use_mem_eff_path"),
     ("gpt_bigcode", "attention_softmax_in_fp32"),
     ("gpt_bigcode", "scale_attention_softmax_in_fp32"),
 ];

@@ -2,7 +2,7 @@
 
 use shardax_models::{
     BlipAnswerer, BlipMatcher, ChineseClip, Clap, Clip, ClipSeg, Config, Decoder, DecoderConfig, EncoderDecoder,
-    Florence, GenerateOptions, GroundingDino, LoadOptions, Owl, Pretrained, Sam, Siglip,
+    ExpertsConfig, Florence, GenerateOptions, GroundingDino, LoadOptions, Owl, Pretrained, QkNorm, Sam, Siglip,
 };
 use shardax_nn::prelude::*;
 
@@ -354,5 +354,35 @@ fn scanned_and_recomputed_layers_are_the_same_model() -> Result<()> {
     fails(DecoderConfig { layers: 0, ..config.clone() }.check(), &["layers must be positive"]);
     fails(DecoderConfig { vocab_size: usize::MAX, ..config.clone() }.check(), &["overflows"]);
     fails(DecoderConfig { head_dim: 3, ..config }.check(), &["even head_dim"]);
+    Ok(())
+}
+
+/// Fields that layers would ignore are errors.
+#[test]
+fn configurations_with_fields_without_effect_are_rejected() -> Result<()> {
+    let read = |name: &str| Config::open(folder(name)).and_then(|config| Ok(Decoder::read(&config)?.0));
+    let shared = read("zamba2")?;
+    shared.check()?;
+    for (name, config) in [
+        ("windows", DecoderConfig { windows: vec![Some(4); shared.layers], ..shared.clone() }),
+        ("qk_norm", DecoderConfig { qk_norm: QkNorm::Head, ..shared.clone() }),
+        ("bidirectional", DecoderConfig { bidirectional: true, ..shared.clone() }),
+        ("value_dim", DecoderConfig { value_dim: Some(shared.head_dim + 1), ..shared.clone() }),
+        ("scan_layers", DecoderConfig { scan_layers: true, ..shared.clone() }),
+    ] {
+        fails(config.check(), &["shared layers do not read", name]);
+    }
+    let delayed = read("longcat_flash")?;
+    delayed.check()?;
+    let experts = delayed.experts.clone().map(|experts| ExpertsConfig { shared_hidden: Some(8), ..experts });
+    for (name, config) in [
+        ("experts.shared_hidden", DecoderConfig { experts, ..delayed.clone() }),
+        ("parallel", DecoderConfig { parallel: true, ..delayed.clone() }),
+    ] {
+        fails(config.check(), &["experts.delayed is true", name]);
+    }
+    let gated = read("axk2")?;
+    gated.check()?;
+    fails(DecoderConfig { pre_norms: false, ..gated }.check(), &["norm_gates", "some layers do not normalize"]);
     Ok(())
 }

@@ -85,6 +85,14 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
         ("glm_moe_dsa", r#""indexer_types": ["full", "half"]"#, "the indexer \"half\" is not supported"),
         ("glm_moe_dsa", r#""indexer_types": ["full"]"#, "the list of indexers has 1 entries for 2 layers"),
         ("glm_moe_dsa", r#""indexer_types": ["shared", "full"]"#, "true for the first layer"),
+        ("zamba2", r#""is_causal": false"#, "field `is_causal` is false"),
+        ("longcat_flash", r#""zero_expert_num": 65537"#, "`zero_expert_num` is 65537, but can be at most 65536"),
+        ("bailing_hybrid", r#""kda_lower_bound": 5.0"#, "rate_bound must be a finite number below 0, got 5"),
+        (
+            "beam",
+            r#""rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}"#,
+            "`rope_parameters` has no entry `full_attention`",
+        ),
         ("gpt_oss", r#""swiglu_limit": 3.0"#, "field `swiglu_limit` is 3.0"),
         ("mistral", r#""intermediate_size": 20"#, "config.json, `intermediate_size` is 20"),
         ("mistral", r#""num_hidden_layers": 3"#, "config.json, `num_hidden_layers` is 3"),
@@ -473,6 +481,17 @@ fn layers_without_chosen_positions_are_errors() -> Result<()> {
         || block.clone().decode(zeros([1, 1, 16]), None, None),
         &["no earlier layer has chosen 4 of the 6 positions"],
     );
+    Ok(())
+}
+
+/// A block that uses a shared layer returns an error without it, instead of the output of its state space alone.
+#[test]
+fn blocks_without_their_shared_layer_are_errors() -> Result<()> {
+    setup();
+    let model = Decoder::from_pretrained(folder("zamba2"))?;
+    let user = model.blocks.iter().find(|block| block.shared.is_some()).expect("a block that uses a shared layer");
+    fails_in_trace(|| user.forward(zeros([1, 4, 32])), &["`shared.layer` is None"]);
+    fails_in_trace(|| user.clone().decode(zeros([1, 1, 32]), None, None), &["`shared.layer` is None"]);
     Ok(())
 }
 

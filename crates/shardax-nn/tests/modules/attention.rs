@@ -1,7 +1,7 @@
 //! Attention: decoding, options against plain formulas, rejected arguments.
 
-use shardax_nn::Implementation;
 use shardax_nn::prelude::*;
+use shardax_nn::{HeadDifference, Implementation};
 
 use super::quick::one_of;
 use super::setup;
@@ -184,6 +184,29 @@ fn attention_rejects_mismatched_shapes() {
             .contains("key_value_seq_lengths")
     );
     assert!(message(Rope::new(-1.0).apply(ones([1, 2, 1, 4]), arange(0..2))).contains("base must be"));
+}
+
+/// Fields that would be ignored, or that are for heads of another size, are errors.
+#[test]
+fn attention_rejects_fields_that_do_not_fit() {
+    setup();
+    let gate_bias = |()| {
+        let mut layer = MultiHeadAttention::new(4, 8, &mut Rngs::new(0));
+        layer.gate_bias = Some(zeros([4]));
+        layer.forward(zeros([1, 3, 8]))
+    };
+    let difference = |()| {
+        let mut layer = MultiHeadAttention::new(4, 8, &mut Rngs::new(0));
+        layer.difference = Some(Box::new(HeadDifference::new(3, 0.2, 1e-5, &mut Rngs::new(0))));
+        layer.forward(zeros([1, 3, 8]))
+    };
+    for (found, want) in [
+        (eval_shape(gate_bias, ()).err(), "gate_bias is set, but gate is None"),
+        (eval_shape(difference, ()).err(), "a vector has 3 features, but the values of heads have 2"),
+    ] {
+        let found = found.map(|error| error.to_string()).unwrap_or_default();
+        assert!(found.contains(want), "{found}");
+    }
 }
 
 /// Names of dimensions reach the kernels and biases of every part.

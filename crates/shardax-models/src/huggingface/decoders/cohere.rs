@@ -59,7 +59,7 @@ pub(super) fn compass(fields: &Fields, _: &str) -> Read {
 }
 
 /// Sets the rotary positions of layers without and with a window, from the objects of both types in `rope_parameters`. A type
-/// without an object has no positions. Without the field, the types have the `defaults`.
+/// that is null has no positions. Without the field, the types have the `defaults`.
 pub(super) fn set_ropes_by_type(
     config: &mut DecoderConfig,
     fields: &Fields,
@@ -67,7 +67,7 @@ pub(super) fn set_ropes_by_type(
 ) -> Result<()> {
     let [global, local] = match (fields.object_opt("rope_parameters")?, defaults) {
         (Some(types), _) => {
-            // An object of a type of layers can be missing if there are no such layers.
+            check_types(fields, &types, &config.windows)?;
             let ropes = ["full_attention", "sliding_attention"].map(|name| -> Result<Option<Rope>> {
                 let Some(about) = types.object_opt(name)? else { return Ok(None) };
                 scaled_rope(fields, &about, about.number("rope_theta")?, config.head_dim, None).map(Some)
@@ -83,5 +83,19 @@ pub(super) fn set_ropes_by_type(
     config.without_rope = config.windows.iter().map(|window| !has_rope(window)).collect();
     config.positions = Positions::Rotary(global.unwrap_or_default());
     config.local_rope = local;
+    Ok(())
+}
+
+/// Checks that `rope_parameters` has an entry for each type of layers that the model has. An entry of null turns positions off, but
+/// the class fails without an entry.
+fn check_types(fields: &Fields, types: &Fields, windows: &[Option<usize>]) -> Result<()> {
+    let is_used = [windows.iter().any(Option::is_none), windows.iter().any(Option::is_some)];
+    for (name, is_used) in ["full_attention", "sliding_attention"].into_iter().zip(is_used) {
+        if is_used && !types.has(name) && !types.is_null(name) {
+            return Err(fields.error(format!(
+                "`rope_parameters` has no entry `{name}`, but the model has layers of this type; null would be no positions"
+            )));
+        }
+    }
     Ok(())
 }

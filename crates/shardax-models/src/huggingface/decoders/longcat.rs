@@ -6,6 +6,10 @@ use super::llama::{attention_biases, interleave};
 use super::*;
 use crate::{ExpertsConfig, LatentConfig};
 
+/// The most experts that return their input. The names of their arrays are listed, so that a larger number of a damaged file would
+/// take time and memory.
+const MAX_IDENTITIES: usize = 65_536;
+
 /// Reads LongCat Flash. A layer of the file is two blocks: experts have the input of the first MLP, and their output is added
 /// after the second MLP.
 pub(super) fn read(fields: &Fields, _: &str) -> Read {
@@ -77,12 +81,22 @@ fn experts(fields: &Fields, blocks: usize) -> Result<ExpertsConfig> {
         normalized: false,
         scale: fields.number("routed_scaling_factor")?,
         correction: true,
-        identities: fields.natural_or("zero_expert_num", 0)?,
+        identities: identities(fields)?,
         delayed: true,
         capacity_factor: None,
         dense_layers: (0..blocks).map(|block| block % 2 == 1).collect(),
         ..ExpertsConfig::new(count, hidden)
     })
+}
+
+/// Reads the number of experts that return their input.
+fn identities(fields: &Fields) -> Result<usize> {
+    match fields.natural_or("zero_expert_num", 0)? {
+        count if count > MAX_IDENTITIES => {
+            Err(fields.error(format!("field `zero_expert_num` is {count}, but can be at most {MAX_IDENTITIES}")))
+        }
+        count => Ok(count),
+    }
 }
 
 /// Returns the names of the arrays of both blocks of each layer.

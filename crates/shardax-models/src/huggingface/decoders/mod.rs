@@ -178,7 +178,7 @@ fn read_kind(fields: &Fields, kind: &str) -> Read {
 /// Lets positions attend to later ones. transformers masks only positions outside of windows then, where a window counts the
 /// positions before or after a position, without the position itself.
 fn see_later_positions(fields: &Fields, config: &mut DecoderConfig) -> Result<()> {
-    if config.latent.is_some() || config.chunk.is_some() {
+    if config.latent.is_some() || config.chunk.is_some() || config.shared.is_some() {
         return Err(fields.error("field `is_causal` is false, which is not supported with this attention"));
     }
     config.bidirectional = true;

@@ -53,11 +53,16 @@ pub(super) fn read(fields: &Fields, _: &str) -> Read {
     Ok((config, keys))
 }
 
+/// The number of layers, and the layers that use a shared layer, of a model whose file does not list the types of layers.
+const DEFAULT_LAYERS: usize = 54;
+const DEFAULT_HYBRID_LAYERS: [usize; 9] = [6, 12, 18, 24, 30, 36, 42, 47, 51];
+
 /// Returns for each layer whether it uses a shared layer.
 fn hybrid_layers(fields: &Fields) -> Result<Vec<bool>> {
     let name = if fields.has("layer_types") { "layer_types" } else { "layers_block_type" };
     let Some(types) = fields.list_opt(name)? else {
-        return Err(fields.error("missing field `layers_block_type`"));
+        fields.check_size("num_hidden_layers", DEFAULT_LAYERS)?;
+        return Ok((0..DEFAULT_LAYERS).map(|layer| DEFAULT_HYBRID_LAYERS.contains(&layer)).collect());
     };
     fields.check_size("num_hidden_layers", types.len())?;
     types
@@ -99,7 +104,8 @@ fn check_derived(fields: &Fields, config: &DecoderConfig) -> Result<()> {
     if fields.flag("use_long_context")? {
         return Err(fields.error("`use_long_context` is true, which is not supported"));
     }
-    for (name, size) in [("attention_head_dim", config.head_dim), ("attention_hidden_size", config.features * 2)] {
+    let inputs = config.features.saturating_mul(2);
+    for (name, size) in [("attention_head_dim", config.head_dim), ("attention_hidden_size", inputs)] {
         if fields.has(name) {
             fields.check_size(name, size)?;
         }

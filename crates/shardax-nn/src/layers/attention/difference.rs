@@ -2,6 +2,7 @@
 
 use shardax::prelude::*;
 
+use crate::check::{require, value_error};
 use crate::layers::RmsNorm;
 use crate::shardings::{gather_heads, reshard_like};
 use crate::{Module, Rngs};
@@ -17,7 +18,7 @@ use crate::{Module, Rngs};
 /// use shardax_nn::prelude::*;
 /// let mut rngs = Rngs::new(0);
 /// let mut layer = MultiHeadAttention::builder(4, 32).num_kv_heads(2).is_causal(true).build(&mut rngs);
-/// layer.difference = Some(HeadDifference::new(8, 0.2, 1e-5, &mut rngs));
+/// layer.difference = Some(Box::new(HeadDifference::new(8, 0.2, 1e-5, &mut rngs)));
 /// assert_eq!(layer.forward(ones([1, 6, 32])).shape(), [1, 6, 32]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
@@ -61,12 +62,28 @@ impl HeadDifference {
     /// * depth]`.
     #[track_caller]
     pub(super) fn subtract(&self, x: &Array) -> Array {
+        require!(x, self.check_depth(x));
         let (first, second) = halves(&gather_heads(x.clone()));
         let difference = &first - second * self.factor().astype(first.dtype());
         let difference = self.norm.forward(difference) * (1.0 - self.initial);
         let shape = x.shape();
         let (rows, [heads, depth]) = (&shape[..shape.len() - 2], [shape[shape.len() - 2], shape[shape.len() - 1] / 2]);
         reshard_like(difference.reshape([rows, &[heads, depth]].concat()), x)
+    }
+
+    /// Checks that the vectors have the number of features of a head, which is half the number of features of `x`.
+    #[track_caller]
+    fn check_depth(&self, x: &Array) -> Result<()> {
+        let features = x.shape().last().copied().unwrap_or(0);
+        let vectors = [&self.first_query, &self.first_key, &self.second_query, &self.second_key];
+        match vectors.into_iter().find(|vector| 2 * vector.size() != features) {
+            Some(vector) => value_error(format!(
+                "HeadDifference: a vector has {} features, but the values of heads have {}; create it with this number",
+                vector.size(),
+                features / 2
+            )),
+            None => Ok(()),
+        }
     }
 
     /// Returns the factor of the second results, a float32 scalar.

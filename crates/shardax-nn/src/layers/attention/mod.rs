@@ -73,13 +73,14 @@ pub struct MultiHeadAttention {
     /// ([`softplus_gate`](MultiHeadAttentionBuilder::softplus_gate)) is a factor of the heads' results. Default none; set this
     /// field if your model has one.
     pub gate: Option<LinearGeneral>,
-    /// `[heads]`: added to all results of `gate` for a head, as in Beam. Default none; set this field if your model has one.
+    /// `[heads]`: added to all results of `gate` for a head, as in Beam. Default none; set this field if your model has one, and
+    /// `gate` too.
     pub gate_bias: Option<Array>,
     /// Subtracts the results of heads from others. Default none; set this field if your model does, as DiffLlama does.
-    pub difference: Option<HeadDifference>,
+    pub difference: Option<Box<HeadDifference>>,
     /// Scores of keys that are computed from their values. Default none; set this field if your model has them, as Doge does.
     /// They need all keys, so that you cannot split the sequence over a mesh axis with a ring.
-    pub value_scores: Option<ValueScores>,
+    pub value_scores: Option<Box<ValueScores>>,
     /// The RMS norm of the results of all heads together, before `out`. Default none; set this field if your model has one, as
     /// BitNet does.
     pub out_norm: Option<RmsNorm>,
@@ -492,11 +493,16 @@ impl MultiHeadAttention {
     /// Returns the factors of the heads' results, if there is a gate.
     #[track_caller]
     fn gate_of(&self, x: &Array) -> Option<Array> {
-        self.gate.as_ref().map(|gate| {
-            let y = gate.forward(x);
-            let y = self.gate_bias.iter().fold(y, |y, bias| &y + bias.astype(y.dtype()).expand_dims(-1));
-            if self.own.softplus_gate { shardax::nn::softplus(y) } else { shardax::nn::sigmoid(y) }
-        })
+        let Some(gate) = &self.gate else {
+            // Without a gate, nothing would read the bias.
+            if self.gate_bias.is_none() {
+                return None;
+            }
+            return Some(rejected("MultiHeadAttention: gate_bias is set, but gate is None; set both or neither", x));
+        };
+        let y = gate.forward(x);
+        let y = self.gate_bias.iter().fold(y, |y, bias| &y + bias.astype(y.dtype()).expand_dims(-1));
+        Some(if self.own.softplus_gate { shardax::nn::softplus(y) } else { shardax::nn::sigmoid(y) })
     }
 }
 

@@ -16,10 +16,10 @@ use crate::{Module, Rngs};
 /// let mut rngs = Rngs::new(0);
 /// let mut layer = MultiHeadAttention::builder(4, 32).num_kv_heads(2).is_causal(true).build(&mut rngs);
 /// // Each query sees at most three keys.
-/// layer.value_scores = Some(ValueScores::new(2, 8, 3, false, &mut rngs));
+/// layer.value_scores = Some(Box::new(ValueScores::new(2, 8, 3, false, &mut rngs)));
 /// assert_eq!(layer.forward(ones([1, 6, 32])).shape(), [1, 6, 32]);
 /// // The layer does not have the heads of these scores.
-/// layer.value_scores = Some(ValueScores::new(3, 8, 3, false, &mut rngs));
+/// layer.value_scores = Some(Box::new(ValueScores::new(3, 8, 3, false, &mut rngs)));
 /// assert!(layer.forward(ones([1, 6, 32])).check().is_err());
 /// # Ok::<(), shardax::Error>(())
 /// ```
