@@ -29,7 +29,7 @@ const PART: usize = 1 << 12;
 const LANES: usize = 16;
 
 /// The number of elements of a block of columns, and its minimum number of columns. Blocks of fewer columns stay in a cache, but the
-/// processor fetches so short parts of rows too late. Two threads that share shorter rows take more time than one (4,096 × 1,000 on
+/// processor prefetches such short parts of rows too late. Two threads that share shorter rows take more time than one (4,096 × 1,000 on
 /// Zen 3: 6.4 ms, and 11 to 16 on two threads), probably because each fetches parts that the other one writes.
 const COLUMN_BLOCK: usize = 1 << 16;
 const MIN_COLUMNS: usize = 1 << 10;

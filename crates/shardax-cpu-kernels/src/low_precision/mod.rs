@@ -5,7 +5,7 @@
 //! instructions read subnormal bf16 as zero, as XLA's threads do.
 //!
 //! XLA (xla-cpu-pjrt 0.0.1) widens both operands in memory first, which takes twice as long for bf16 and 30 times as
-//! long for int8. Its loop for int32 takes two to four times as long.
+//! long for int8. Its loop for int32 takes four times as long.
 
 mod amx;
 mod int32;

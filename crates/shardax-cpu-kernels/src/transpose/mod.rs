@@ -15,6 +15,9 @@ use tile::{Matrix, Tile};
 /// The minimum number of bytes of a task.
 const BYTES_PER_TASK: usize = 1 << 18;
 
+/// The bytes of a line of the cache.
+const LINE: usize = 64;
+
 per_type!(Transpose for [u8, u16, u32, u64, u128] {
     fn transpose(x: View<'_, Self>, permutation: &[usize], y: &mut [Self], threads: usize) = transpose_of;
 });
@@ -100,8 +103,10 @@ fn transpose_of<T: Movable>(x: View<'_, T>, permutation: &[usize], y: &mut [T], 
         return Ok(());
     };
     let inner = y.len() / first.size;
-    // A part of the first dimension of a matrix ends with a square.
-    let positions = BYTES_PER_TASK.div_ceil(inner * size_of::<T>()).next_multiple_of(tile::BLOCK);
+    let positions = BYTES_PER_TASK.div_ceil(inner * size_of::<T>());
+    // Columns of the operand are divided between lines of the cache, so that each task reads entire lines.
+    let positions =
+        if first.stride == 1 { positions.next_multiple_of(LINE.div_ceil(size_of::<T>())) } else { positions };
     let parts = y.chunks_mut(positions * inner).enumerate();
     let tasks = parts.map(|(i, y)| {
         let x = &x.data()[i * positions * first.stride..];

@@ -5,7 +5,7 @@ use pulp::x86::V3;
 use pulp::{Arch, Simd, WithSimd};
 
 /// The number of rows and columns that are transposed before the next ones: their lines stay in the first cache.
-pub(super) const BLOCK: usize = 64;
+const BLOCK: usize = 64;
 
 /// The distance of rows in bytes from which on, at its multiples, lines of different rows evict each other from the first cache.
 const EVICTING_STRIDE: usize = 1 << 11;

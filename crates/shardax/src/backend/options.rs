@@ -38,9 +38,6 @@ fn cpu_options(effort: Effort) -> Vec<(&'static str, Value)> {
     if quirks::has(Platform::Cpu, "sums-of-ynnpack") {
         options.push(("xla_cpu_experimental_ynn_fusion_type", Value::String(String::new())));
     }
-    // XLA's default order starts operations early for the sake of concurrency, so that more arrays are alive at the same time and fewer
-    // of them are in a cache. Programs of many small operations take up to 1.6 times as long on two threads (`docs/plugin.md`).
-    options.push(("xla_cpu_enable_concurrency_optimized_scheduler", Value::Bool(false)));
     if effort == Effort::Quick {
         options.push(("xla_cpu_use_fusion_emitters", Value::Bool(false)));
         options.push(("xla_backend_optimization_level", Value::Int(1)));

@@ -30,7 +30,7 @@ const DTYPES: [DType; 12] = [
     DType::Complex128,
 ];
 
-fn whole(shape: &[usize], dtype: DType) -> Array {
+fn integers_of_shape(shape: &[usize], dtype: DType) -> Array {
     let size: usize = shape.iter().product();
     (arange(0..size as i32) % 7).astype(dtype).reshape(shape)
 }
@@ -64,7 +64,8 @@ fn permuted_dimensions() -> Result<()> {
         let permutations = PERMUTATIONS.iter().map(|(_, permutation)| permutation.to_vec()).cycle();
         xs.iter().zip(permutations).map(|(x, permutation)| x.transpose(permutation)).collect()
     }
-    let xs: Vec<Array> = DTYPES.iter().flat_map(|dtype| PERMUTATIONS.map(|(shape, _)| whole(shape, *dtype))).collect();
+    let xs: Vec<Array> =
+        DTYPES.iter().flat_map(|dtype| PERMUTATIONS.map(|(shape, _)| integers_of_shape(shape, *dtype))).collect();
     let program = jit(transposed);
     let text = program.lower(xs.clone())?.as_text().to_string();
     assert_eq!(calls(&text), xs.len(), "{text}");
@@ -72,7 +73,7 @@ fn permuted_dimensions() -> Result<()> {
         assert_eq!(y.dtype(), x.dtype());
         assert_eq!(numbers(&y), by_elements(x, permutation), "{permutation:?} of {x:?}");
     }
-    let rows: Vec<Array> = PERMUTATIONS.iter().map(|(shape, _)| whole(shape, DType::F32)).collect();
+    let rows: Vec<Array> = PERMUTATIONS.iter().map(|(shape, _)| integers_of_shape(shape, DType::F32)).collect();
     let stacked: Vec<Array> = rows.iter().map(|x| numpy::stack(&[x, &(x + 1)], 1)).collect();
     let mapped = jit(|xs: Vec<Array>| vmap(transposed).in_axes(1).call(xs)).call(stacked)?;
     let slopes = jit(|xs: Vec<Array>| {
@@ -98,9 +99,10 @@ fn permuted_dimensions() -> Result<()> {
 
 /// A call breaks no fusion: the user of a transpose must read memory.
 fn transposes_that_are_read_from_memory() -> Result<()> {
-    let x = whole(&[64, 1024], DType::F32);
-    let programs: [(usize, fn(Array) -> Array); 9] = [
+    let x = integers_of_shape(&[64, 1024], DType::F32);
+    let programs: [(usize, fn(Array) -> Array); 12] = [
         (1, |x| x.t()),
+        (1, |x| stop_gradient(x.t())),
         (1, |x| x.t().reshape([32, 2048])),
         (1, |x| x.reshape([64, 4, 256]).transpose([1, 0, 2]).reshape([4, 16_384]).matmul(ones([16_384, 2]))),
         (1, |x| numpy::cumsum(x.t(), 0)),
@@ -108,6 +110,9 @@ fn transposes_that_are_read_from_memory() -> Result<()> {
         // XLA reduces over other dimensions, multiplies transposes in place, leaves none if an operation is between two of them, and computes
         // operands in its loop over rows.
         (0, |x| x.t().sum(1)),
+        (0, |x| x.t().argmin(0)),
+        // XLA reads only the elements of the slice.
+        (0, |x| lax::dynamic_slice_in_dim(x.t(), x.get((0, 0)).astype(DType::I32), 1, 0)),
         (0, |x| (x.t() * 2).matmul(&x)),
         (0, |x| x.t().sin().t()),
         (0, |x| (x.reshape([64, 4, 256]) * 2).transpose([1, 0, 2])),
@@ -123,7 +128,7 @@ fn transposes_that_are_read_from_memory() -> Result<()> {
 /// The transpose of an array over devices is the compiler's; each device calls the kernel for its own part.
 fn transposes_over_devices() -> Result<()> {
     let mesh = make_mesh([("x", 4)])?.auto();
-    let x = whole(&[64, 160], DType::F32);
+    let x = integers_of_shape(&[64, 160], DType::F32);
     let split = device_put(&x, &NamedSharding::new(&mesh, P!["x"]))?;
     let program = jit(|x: Array| x.t());
     assert_eq!(floats(&program.call(&split)?), by_elements(&x, &[1, 0]));
@@ -136,7 +141,7 @@ fn transposes_over_devices() -> Result<()> {
 
 /// Transposes inside of loops, of what the loop changes and of what it does not.
 fn transposes_in_loops() -> Result<()> {
-    let (xs, w) = (whole(&[3, 20, 20], DType::F32), whole(&[20, 20], DType::F32));
+    let (xs, w) = (integers_of_shape(&[3, 20, 20], DType::F32), integers_of_shape(&[20, 20], DType::F32));
     let program = jit(|xs: Array, w: Array| -> Result<Array> {
         let step = |sum: Array, x: Array| {
             let moved = numpy::cumsum(x.t(), 0) + numpy::cumsum(w.t(), 0);

@@ -20,8 +20,8 @@ pub(super) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], outs: &
     if let Some(Precision::Algorithm(preset)) = dot.precision {
         return Ok(Some(vec![by_algorithm(dot, preset, cx, args, out)?]));
     }
-    // The product is computed in 32 bits, which can represent the numbers of two different kinds of float8. Sums of integers are the
-    // same, because the upper bits change no lower one.
+    // The product is computed in 32 bits, which can represent the numbers of two different kinds of float8. The results of integers are
+    // the same, because upper bits never affect lower ones.
     if out.dtype.is_narrow() || matches!(out.dtype, DType::I8 | DType::U8 | DType::I16 | DType::U16) {
         let dtype = if out.dtype.is_float() { DType::F32 } else { DType::I32 };
         let wide = DotGeneral { preferred: Some(dtype), ..dot.clone() };
@@ -86,6 +86,9 @@ fn by_kernels(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -
 /// Calls the kernel for integers of 32 bits, if it is worthwhile.
 #[cfg(feature = "cpu-kernels")]
 fn int32_by_kernel(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &Aval) -> Option<Value> {
+    if !matches!(out.dtype, DType::I32 | DType::U32) {
+        return None;
+    }
     let untransposed = kernels::matmul::without_transposes(dot, cx, args);
     let (dot, args) = untransposed.as_ref().map_or((dot, args), |(dot, args)| (dot, args.as_slice()));
     kernels::low_precision::lower_int32(dot, cx, args, out)

@@ -6,8 +6,9 @@ use shardax_pjrt::ElementType;
 use shardax_pjrt::ffi::{Arg, CallFrame, Ret};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
+use super::few_rows::stored;
 use super::matmul::without_transposes;
-use super::{call, is_enabled, is_worth, limits, number, numbers, numbers_mut, reshape, sizes, view};
+use super::{call, grouped, is_enabled, is_worth, limits, number, numbers, numbers_mut, reshape, sizes, view};
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
 use crate::dtype::DType;
@@ -21,8 +22,8 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     if !matches!(out.dtype, DType::F32 | DType::F64) || args.iter().any(|v| cx.dtype(*v) != out.dtype) {
         return None;
     }
-    // Other kernels read matrices of fewer bits.
-    if args.iter().any(|v| cx.converted_from(*v).is_some()) {
+    // The kernel of matrices in groups reads fewer bits.
+    if args.iter().any(|v| grouped::is_matrix(cx, *v)) {
         return None;
     }
     let elements = args.iter().map(|v| cx.aval(*v).size()).max()?;
@@ -31,6 +32,10 @@ pub(crate) fn lower(dot: &DotGeneral, cx: &mut Lowering, args: &[Value], out: &A
     }
     let untransposed = without_transposes(dot, cx, args);
     let (dot, args) = untransposed.as_ref().map_or((dot, args), |(dot, args)| (dot, args.as_slice()));
+    // Other kernels read matrices of fewer bits.
+    if args.iter().any(|v| stored(cx, *v) != *v) {
+        return None;
+    }
     let rows = dot.lhs_contract.iter().map(|d| cx.shape(args[0])[*d]).product();
     let sides = [(args[0], &*dot.lhs_contract), (args[1], &*dot.rhs_contract)];
     let [(vector, vector_rows), (matrix, matrix_rows)] = match sides.map(|(v, _)| cx.aval(v).size() == rows) {
