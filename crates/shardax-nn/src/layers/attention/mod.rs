@@ -495,10 +495,10 @@ impl MultiHeadAttention {
     fn gate_of(&self, x: &Array) -> Option<Array> {
         let Some(gate) = &self.gate else {
             // Without a gate, nothing would read the bias.
-            if self.gate_bias.is_none() {
-                return None;
-            }
-            return Some(rejected("MultiHeadAttention: gate_bias is set, but gate is None; set both or neither", x));
+            return self
+                .gate_bias
+                .as_ref()
+                .map(|_| rejected("MultiHeadAttention: gate_bias is set, but gate is None; set both or neither", x));
         };
         let y = gate.forward(x);
         let y = self.gate_bias.iter().fold(y, |y, bias| &y + bias.astype(y.dtype()).expand_dims(-1));

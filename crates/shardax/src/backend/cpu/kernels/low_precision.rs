@@ -103,10 +103,11 @@ pub(super) fn handle(frame: &mut CallFrame<'_>) -> Result<(), String> {
         ElementType::S32 | ElementType::U32 => {
             let (lhs, rhs) = (sizes(a.dims), sizes(b.dims));
             let out = numbers_mut(c)?;
-            Ok(match a.ty {
-                ElementType::S8 => kernels::matmul_i8(view(a, &lhs)?, view(b, &rhs)?, dims, out, threads)?,
-                _ => kernels::matmul_i32(view(a, &lhs)?, view(b, &rhs)?, dims, out, threads)?,
-            })
+            let product = match a.ty {
+                ElementType::S8 => kernels::matmul_i8(view(a, &lhs)?, view(b, &rhs)?, dims, out, threads),
+                _ => kernels::matmul_i32(view(a, &lhs)?, view(b, &rhs)?, dims, out, threads),
+            };
+            Ok(product?)
         }
         other => Err(format!("a result of {other:?}")),
     }
