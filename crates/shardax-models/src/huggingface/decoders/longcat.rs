@@ -72,7 +72,7 @@ fn check_options(fields: &Fields, latent: &LatentConfig, depth: usize) -> Result
     Ok(())
 }
 
-/// Reads the experts, some of which return their input.
+/// Reads the experts. Some of them return their input.
 fn experts(fields: &Fields, blocks: usize) -> Result<ExpertsConfig> {
     let count = fields.size(present_name(fields, "n_routed_experts", "num_local_experts"))?;
     let hidden = fields.size(present_name(fields, "expert_ffn_hidden_size", "moe_intermediate_size"))?;

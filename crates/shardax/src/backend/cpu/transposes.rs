@@ -1,4 +1,4 @@
-//! Transposes on CPU: finds where their results are read, so that a kernel can write those that are read from memory.
+//! Transposes on CPU: finds the results that are read from memory, which a kernel can write.
 //!
 //! XLA computes a transpose in the loop of the operation that uses it, which saves a copy. But some users read memory: the program's
 //! caller, calls, loops, sorts, scatters, and products of a transpose that is reshaped. XLA writes an array for these, one element after the other.

@@ -154,7 +154,7 @@ fn call(cx: &mut Lowering, target: &str, args: &[Value], numbers: &[(&str, i64)]
     call_with(cx, target, args, &numbers, outs)
 }
 
-/// Like [`call`], with attributes as text, each of which ends with a comma.
+/// Like [`call`], with attributes as text. Each attribute ends with a comma.
 fn call_with(cx: &mut Lowering, target: &str, args: &[Value], attributes: &str, outs: &[Aval]) -> Vec<Value> {
     let threads = threads(cx);
     let operands = row_major_layouts(args.iter().map(|&v| cx.shape(v).len()));

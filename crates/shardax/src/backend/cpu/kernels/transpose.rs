@@ -50,7 +50,7 @@ fn moves_fast(movement: Movement, width: usize, result_use: ResultUse) -> bool {
     }
 }
 
-/// The number of rows at a distance of `stride` bytes of which the processor keeps a line each in its first cache, which has 8 lines for each
+/// The number of rows at a distance of `stride` bytes whose lines fit the processor's first cache together, which has 8 lines for each
 /// of 64 sets. XLA reads an element of each row, then the next element of each row, and so on.
 fn rows_in_first_cache(stride: usize) -> usize {
     const WAYS: usize = 8;
