@@ -8,7 +8,7 @@ use shardax_nn::prelude::*;
 use super::block::with_all_positions;
 use super::norm::{Norm, normed};
 use super::recurrence::rank_error;
-use super::{Block, DecoderConfig, LayerParts, Mlp, NormKind, QkNorm};
+use super::{Biases, Block, DecoderConfig, LayerParts, Mlp, NormKind, Positions};
 use crate::error::value_error;
 use crate::shardings::{gather_positions, reshard_like};
 
@@ -95,8 +95,8 @@ impl DecoderConfig {
             let message = format!("{shared:?} does not describe shared layers of {} state spaces", self.layers);
             return Err(value_error(message, "use positive sizes, and state spaces without MLPs in all layers"));
         }
-        match self.fields_without_shared().into_iter().find(|(_, is_set)| *is_set) {
-            Some((name, _)) => Err(value_error(
+        match self.unread_field() {
+            Some(name) => Err(value_error(
                 format!("shared and {name} are set, but shared layers do not read {name}"),
                 format!("do not set {name}, or set shared to None"),
             )),
@@ -104,28 +104,57 @@ impl DecoderConfig {
         }
     }
 
-    /// Returns the fields that shared layers do not read, and whether they are set.
-    fn fields_without_shared(&self) -> [(&'static str, bool); 17] {
-        [
-            ("windows", self.windows.iter().any(Option::is_some)),
-            ("chunk", self.chunk.is_some()),
-            ("sinks", self.sinks),
-            ("attention_soft_cap", self.attention_soft_cap.is_some()),
-            ("qk_norm", self.qk_norm != QkNorm::None),
-            ("qkv_bound", self.qkv_bound.is_some()),
-            ("query_growth", self.query_growth.is_some()),
-            ("attention_gate", self.attention_gate.is_some()),
-            ("differential", self.differential),
-            ("value_scores", self.value_scores.is_some()),
-            ("bidirectional", self.bidirectional),
-            ("residual_scale", self.residual_scale.is_some()),
-            ("post_norms", self.post_norms),
-            ("layer_scale", self.layer_scale),
-            ("value_dim", self.value_dim.is_some_and(|value_dim| value_dim != self.head_dim)),
-            ("layer_embedding", self.layer_embedding.is_some()),
-            ("scan_layers", self.scan_layers),
-        ]
+    /// Returns the first field that is set, but that neither shared layers nor the decoder around them read.
+    ///
+    /// The fields that they read are listed here, not the others, so that a new field is an error until shared layers read it.
+    fn unread_field(&self) -> Option<String> {
+        let read = DecoderConfig {
+            logits: self.logits,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            value_dim: self.value_dim.filter(|value_dim| *value_dim == self.head_dim),
+            hidden: self.hidden,
+            positions: match &self.positions {
+                Positions::Rotary(rope) => Positions::Rotary(rope.clone()),
+                _ => Positions::Rotary(Rope::default()),
+            },
+            // All uses of a shared layer have the same positions.
+            without_rope: self
+                .without_rope
+                .first()
+                .map_or_else(Vec::new, |first| vec![*first; self.without_rope.len()]),
+            epsilon: self.epsilon,
+            activation: self.activation,
+            biases: Biases { mlp: self.biases.mlp, head: self.biases.head, ..Biases::NONE },
+            tie_embeddings: self.tie_embeddings,
+            embedding_norm: self.embedding_norm,
+            embedding_features: self.embedding_features,
+            embedding_scale: self.embedding_scale,
+            logits_scale: self.logits_scale,
+            logits_soft_cap: self.logits_soft_cap,
+            attention_scale: self.attention_scale,
+            final_norm: self.final_norm,
+            head_activation: self.head_activation,
+            state_space: self.state_space.clone(),
+            parts: self.parts.clone(),
+            shared: self.shared.clone(),
+            checkpoint: self.checkpoint.clone(),
+            ..DecoderConfig::new(self.vocab_size, self.layers, self.features, self.heads)
+        };
+        (*self != read).then(|| first_difference(self, &read))
     }
+}
+
+/// Returns the name of the first field that differs. It compares texts, because the fields have many types.
+fn first_difference(config: &DecoderConfig, other: &DecoderConfig) -> String {
+    let [text, other] = [config, other].map(|config| format!("{config:#?}"));
+    let equal = text.lines().zip(other.lines()).take_while(|(line, other)| line == other).count();
+    // The names of fields are indented by four spaces, and the lines of their values by more.
+    let names = text.lines().take(equal + 1).filter_map(|line| line.strip_prefix("    ")?.split_once(": "));
+    names
+        .filter(|(name, _)| !name.starts_with(' '))
+        .last()
+        .map_or_else(|| "a field".to_owned(), |(name, _)| name.to_owned())
 }
 
 impl LowRankAdapter {

@@ -109,7 +109,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Reads an integer of at least 0 that int32 can hold.
+    /// Reads an integer from 0 to the largest int32.
     pub fn natural(&self, name: &'a str) -> Result<usize> {
         self.required(name, self.natural_opt(name)?)
     }
@@ -119,7 +119,7 @@ impl<'a> Fields<'a> {
     }
 
     fn natural_opt(&self, name: &'a str) -> Result<Option<usize>> {
-        self.typed(name, "an integer of at least 0", |value| {
+        self.typed(name, "an integer from 0 to 2147483647", |value| {
             let number = value.as_f64().filter(|number| number.fract() == 0.0)?;
             (0.0..=f64::from(i32::MAX)).contains(&number).then_some(number as usize)
         })

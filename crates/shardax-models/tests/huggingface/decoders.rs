@@ -1,8 +1,9 @@
 //! Decoders (`tools/huggingface/generate.py`).
 
 use shardax_models::{
-    BlipAnswerer, BlipMatcher, ChineseClip, Clap, Clip, ClipSeg, Config, Decoder, DecoderConfig, EncoderDecoder,
-    ExpertsConfig, Florence, GenerateOptions, GroundingDino, LoadOptions, Owl, Pretrained, QkNorm, Sam, Siglip,
+    Biases, BlipAnswerer, BlipMatcher, ChineseClip, Clap, Clip, ClipSeg, Config, Decoder, DecoderConfig,
+    EncoderDecoder, ExpertsConfig, Florence, GenerateOptions, GroundingDino, LoadOptions, NormKind, Owl, Positions,
+    Pretrained, QkNorm, Sam, Siglip,
 };
 use shardax_nn::prelude::*;
 
@@ -369,6 +370,15 @@ fn configurations_with_fields_without_effect_are_rejected() -> Result<()> {
         ("bidirectional", DecoderConfig { bidirectional: true, ..shared.clone() }),
         ("value_dim", DecoderConfig { value_dim: Some(shared.head_dim + 1), ..shared.clone() }),
         ("scan_layers", DecoderConfig { scan_layers: true, ..shared.clone() }),
+        ("norm", DecoderConfig { norm: NormKind::Layer, ..shared.clone() }),
+        ("positions", DecoderConfig { positions: Positions::Alibi(8.0), ..shared.clone() }),
+        ("without_rope", DecoderConfig { without_rope: vec![false, true], ..shared.clone() }),
+        ("biases", DecoderConfig { biases: Biases::ALL, ..shared.clone() }),
+        ("gated", DecoderConfig { gated: false, ..shared.clone() }),
+        ("attention_scales", DecoderConfig { attention_scales: vec![1.0; shared.layers], ..shared.clone() }),
+        ("parallel", DecoderConfig { parallel: true, ..shared.clone() }),
+        ("mlp_scale", DecoderConfig { mlp_scale: Some(2.0), ..shared.clone() }),
+        ("inner_norms", DecoderConfig { inner_norms: true, ..shared.clone() }),
     ] {
         fails(config.check(), &["shared layers do not read", name]);
     }

@@ -70,6 +70,19 @@ fn fields_that_are_not_understood_are_rejected() -> Result<()> {
             "kind \"mrope\" are not supported",
         ),
         ("llama", r#""rope_parameters": {"rope_type": "deepseek_yarn"}"#, "kind \"deepseek_yarn\" are not supported"),
+        ("doge", r#""is_moe": true"#, "`is_moe` is true, but its router"),
+        ("zamba2", r#""use_long_context": true"#, "`use_long_context` is true"),
+        ("zamba2", r#""attention_head_dim": 3"#, "field `attention_head_dim` must be 8, got 3"),
+        ("longcat_flash", r#""mla_scale_q_lora": false"#, "`mla_scale_q_lora` is false, but"),
+        ("longcat_flash", r#""zero_expert_type": "drop""#, "`zero_expert_type` is \"drop\", but"),
+        ("longcat_flash", r#""attention_method": "GQA""#, "`attention_method` is \"GQA\", but"),
+        ("longcat_flash", r#""zero_expert_num": 65537"#, "field `zero_expert_num` is 65537, but"),
+        (
+            "longcat_flash",
+            r#""zero_expert_num": 4000000000"#,
+            "must be an integer from 0 to 2147483647, got 4000000000",
+        ),
+        ("axk2", r#""n_group": 2"#, "`n_group` is 2, but"),
         ("mimo_v2_flash", r#""swa_num_key_value_heads": 4"#, "`swa_num_key_value_heads` is 4, but"),
         ("mimo_v2_flash", r#""hybrid_layer_pattern": [1, 1, 0]"#, "`hybrid_layer_pattern` differs"),
         ("mimo_v2_flash", r#""add_full_attention_sink_bias": true"#, "`add_full_attention_sink_bias` is true, but"),
@@ -567,7 +580,7 @@ fn counts_and_tokens_are_integers_of_at_least_0() {
             config(r#""model_type": "dinov3_vit", "num_register_tokens": ?"#)
                 .and_then(|config| Vit::read(&config).map(drop)),
         ] {
-            fails(read, &["must be an integer of at least 0", value.trim_end_matches("30")]);
+            fails(read, &["must be an integer from 0", value.trim_end_matches("30")]);
         }
     }
 }

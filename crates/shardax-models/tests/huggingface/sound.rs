@@ -88,10 +88,7 @@ fn encoders_of_sound_have_the_results_of_transformers() -> Result<()> {
             r#", "add_adapter": true, "architectures": ["Wav2Vec2BertForSequenceClassification"]"#,
             "`add_adapter` is true",
         ),
-        (
-            r#", "left_max_position_embeddings": -1"#,
-            "field `left_max_position_embeddings` must be an integer of at least 0",
-        ),
+        (r#", "left_max_position_embeddings": -1"#, "field `left_max_position_embeddings` must be an integer from 0"),
     ] {
         fails(read(fields), &[words]);
     }
