@@ -52,25 +52,28 @@ pub struct Resnet {
 }
 
 #[derive(Module, Clone, Debug)]
-struct Stage {
-    blocks: Vec<Block>,
+pub(super) struct Stage {
+    pub blocks: Vec<Block>,
 }
 
+/// Convolutions whose input is added to their result.
 #[derive(Module, Clone, Debug)]
-struct Block {
-    layers: Vec<ConvNorm>,
+pub(super) struct Block {
+    pub layers: Vec<ConvNorm>,
     /// The factors of features before the last convolution.
-    squeeze: Option<Squeeze>,
+    pub squeeze: Option<Squeeze>,
+    /// True if means of squares of four pixels of the input are added instead of the input.
+    pub pools: bool,
     /// The convolution of the input, if its shape differs from the output.
-    shortcut: Option<ConvNorm>,
+    pub shortcut: Option<ConvNorm>,
     #[tree(static)]
-    inner_activation: Activation,
+    pub inner_activation: Activation,
     #[tree(static)]
-    activation: Activation,
+    pub activation: Activation,
 }
 
 /// The factor by which a block with three convolutions has more features than its second convolution.
-const REDUCTION: usize = 4;
+pub(super) const REDUCTION: usize = 4;
 
 impl Pretrained for Resnet {
     type Architecture = ResnetConfig;
@@ -217,23 +220,14 @@ impl Stage {
 
 impl Block {
     fn new(config: &ResnetConfig, [before, features]: [usize; 2], stride: usize, rngs: &mut Rngs) -> Block {
-        let inner = features / REDUCTION;
-        let [first_stride, second_stride] = if config.downsample_in_bottleneck { [stride, 1] } else { [1, stride] };
-        // Features before and after, and the kernel.
-        let layers = match (config.regnet, config.is_bottleneck) {
-            (Some(blocks), _) => vec![
+        let layers = match config.regnet {
+            Some(blocks) => vec![
                 ([before, features], ConvShape::new(1, 1)),
                 ([features, features], ConvShape { groups: blocks.groups(features), ..ConvShape::new(3, stride) }),
                 ([features, features], ConvShape::new(1, 1)),
             ],
-            (None, true) => vec![
-                ([before, inner], ConvShape::new(1, first_stride)),
-                ([inner, inner], ConvShape::new(3, second_stride)),
-                ([inner, features], ConvShape::new(1, 1)),
-            ],
-            (None, false) => {
-                vec![([before, features], ConvShape::new(3, stride)), ([features, features], ConvShape::new(3, 1))]
-            }
+            None if config.is_bottleneck => bottleneck([before, features], stride, config.downsample_in_bottleneck),
+            None => two_convolutions([before, features], stride),
         };
         let squeezes = config.regnet.is_some_and(|blocks| blocks.squeezes);
         // transformers rounds halves to even numbers.
@@ -242,13 +236,14 @@ impl Block {
         Block {
             layers: layers.into_iter().map(|(sizes, shape)| ConvNorm::new(sizes, shape, rngs)).collect(),
             squeeze: squeezes.then(|| Squeeze::new(features, reduced, Activation::Relu, rngs)),
+            pools: false,
             shortcut: has_shortcut.then(|| ConvNorm::new([before, features], ConvShape::new(1, stride), rngs)),
             inner_activation: if config.regnet.is_some() { config.stages.hidden_act } else { Activation::Relu },
             activation: config.stages.hidden_act,
         }
     }
 
-    fn forward(&self, x: Array) -> Array {
+    pub fn forward(&self, x: Array) -> Array {
         let last = self.layers.len().saturating_sub(1);
         let y =
             self.layers.iter().enumerate().fold(x.clone(), |y, (index, layer)| match (&self.squeeze, index == last) {
@@ -256,9 +251,43 @@ impl Block {
                 (None, true) => layer.forward(y),
                 (_, false) => self.inner_activation.apply(layer.forward(y)),
             });
+        let x = if self.pools { mean_of_squares(x) } else { x };
         let x = self.shortcut.iter().fold(x, |x, layer| layer.forward(x));
         self.activation.apply(x + y)
     }
+}
+
+/// Returns the features before and after each of three convolutions, and its kernel. The first or the second one has the stride.
+pub(super) fn bottleneck(
+    [before, features]: [usize; 2],
+    stride: usize,
+    is_first_strided: bool,
+) -> Vec<([usize; 2], ConvShape)> {
+    let inner = features / REDUCTION;
+    let [first_stride, second_stride] = if is_first_strided { [stride, 1] } else { [1, stride] };
+    vec![
+        ([before, inner], ConvShape::new(1, first_stride)),
+        ([inner, inner], ConvShape::new(3, second_stride)),
+        ([inner, features], ConvShape::new(1, 1)),
+    ]
+}
+
+/// Returns the features before and after each of two convolutions, and its kernel.
+pub(super) fn two_convolutions([before, features]: [usize; 2], stride: usize) -> Vec<([usize; 2], ConvShape)> {
+    vec![([before, features], ConvShape::new(3, stride)), ([features, features], ConvShape::new(3, 1))]
+}
+
+/// Returns the means of squares of four pixels. At the end of an odd number of rows or columns, fewer pixels count.
+fn mean_of_squares(x: Array) -> Array {
+    let &[batch, rows, columns, features] = x.shape() else { return x };
+    let [down, right] = [rows, columns].map(|size| size.div_ceil(2));
+    let x = pad(x, vec![(0, 0), (0, 2 * down - rows), (0, 2 * right - columns), (0, 0)], PadMode::Constant(0.0));
+    let sums = x.reshape([batch, down, 2, right, 2, features]).sum([2, 4]);
+    let count = |place: usize, size: usize| if 2 * place + 1 < size { 2.0f32 } else { 1.0 };
+    let [down, right] = [(down, rows), (right, columns)]
+        .map(|(places, size)| array((0..places).map(|place| count(place, size)).collect::<Vec<f32>>()));
+    let counts = down.expand_dims(-1) * right;
+    &sums / counts.expand_dims(-1).astype(sums.dtype())
 }
 
 impl Resnet {

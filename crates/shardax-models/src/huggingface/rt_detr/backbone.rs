@@ -3,6 +3,7 @@
 use shardax_nn::prelude::*;
 
 use super::super::fields::Fields;
+use super::super::resnet::{Block, REDUCTION, Stage, bottleneck, two_convolutions};
 use super::super::vision::{ConvNorm, ConvShape, convolution_keys, stage_keys};
 use super::super::{KeyMap, StagedConfig};
 use crate::Activation;
@@ -25,9 +26,6 @@ pub struct RtDetrBackbone {
     /// The stages, counted from 1, whose features are read.
     pub outputs: Vec<usize>,
 }
-
-/// The factor by which blocks of three convolutions have fewer features inside.
-const REDUCTION: usize = 4;
 
 impl RtDetrBackbone {
     /// Reads the fields, without the check of unknown fields.
@@ -114,20 +112,6 @@ pub(super) struct Backbone {
     activation: Activation,
 }
 
-#[derive(Module, Clone, Debug)]
-struct Stage {
-    blocks: Vec<Block>,
-}
-
-#[derive(Module, Clone, Debug)]
-struct Block {
-    layers: Vec<ConvNorm>,
-    shortcut: Option<ConvNorm>,
-    pools: bool,
-    #[tree(static)]
-    activation: Activation,
-}
-
 impl Backbone {
     pub fn new(config: &RtDetrBackbone, rngs: &mut Rngs) -> Backbone {
         let (size, half) = (config.embedding_size, config.embedding_size / 2);
@@ -135,8 +119,8 @@ impl Backbone {
         let stages = (0..config.stages.depths.len()).map(|index| {
             let ([before, features], stride) = config.stage(index);
             let blocks = (0..config.stages.depths[index]).map(|block| match block {
-                0 => Block::new(config, [before, features], (stride, true), rngs),
-                _ => Block::new(config, [features; 2], (1, false), rngs),
+                0 => new_block(config, [before, features], (stride, true), rngs),
+                _ => new_block(config, [features; 2], (1, false), rngs),
             });
             Stage { blocks: blocks.collect() }
         });
@@ -167,59 +151,28 @@ impl Backbone {
     }
 }
 
-impl Block {
-    fn new(
-        config: &RtDetrBackbone,
-        [before, features]: [usize; 2],
-        (stride, is_first): (usize, bool),
-        rngs: &mut Rngs,
-    ) -> Block {
-        let inner = features / REDUCTION;
-        let [first_stride, second_stride] = if config.downsample_in_bottleneck { [stride, 1] } else { [1, stride] };
-        let layers = match config.is_bottleneck {
-            true => vec![
-                ([before, inner], ConvShape::new(1, first_stride)),
-                ([inner, inner], ConvShape::new(3, second_stride)),
-                ([inner, features], ConvShape::new(1, 1)),
-            ],
-            false => {
-                vec![([before, features], ConvShape::new(3, stride)), ([features, features], ConvShape::new(3, 1))]
-            }
-        };
-        let pools = config.pools([before, features], stride);
-        let has_shortcut = before != features || stride != 1 || (is_first && !config.is_bottleneck);
-        let shape = ConvShape::new(1, if pools { 1 } else { stride });
-        Block {
-            layers: layers.into_iter().map(|(sizes, shape)| ConvNorm::new(sizes, shape, rngs)).collect(),
-            shortcut: has_shortcut.then(|| ConvNorm::new([before, features], shape, rngs)),
-            pools,
-            activation: config.stages.hidden_act,
-        }
+/// Creates a block. Inside of it, the activation is ReLU.
+fn new_block(
+    config: &RtDetrBackbone,
+    [before, features]: [usize; 2],
+    (stride, is_first): (usize, bool),
+    rngs: &mut Rngs,
+) -> Block {
+    let layers = match config.is_bottleneck {
+        true => bottleneck([before, features], stride, config.downsample_in_bottleneck),
+        false => two_convolutions([before, features], stride),
+    };
+    let pools = config.pools([before, features], stride);
+    let has_shortcut = before != features || stride != 1 || (is_first && !config.is_bottleneck);
+    let shape = ConvShape::new(1, if pools { 1 } else { stride });
+    Block {
+        layers: layers.into_iter().map(|(sizes, shape)| ConvNorm::new(sizes, shape, rngs)).collect(),
+        squeeze: None,
+        pools,
+        shortcut: has_shortcut.then(|| ConvNorm::new([before, features], shape, rngs)),
+        inner_activation: Activation::Relu,
+        activation: config.stages.hidden_act,
     }
-
-    fn forward(&self, x: Array) -> Array {
-        let last = self.layers.len().saturating_sub(1);
-        let y = self.layers.iter().enumerate().fold(x.clone(), |y, (index, layer)| {
-            let y = layer.forward(y);
-            if index == last { y } else { relu(y) }
-        });
-        let x = if self.pools { mean_of_squares(x) } else { x };
-        let x = self.shortcut.iter().fold(x, |x, layer| layer.forward(x));
-        self.activation.apply(x + y)
-    }
-}
-
-/// Returns the means of squares of four pixels. At the end of an odd number of rows or columns, fewer pixels count.
-fn mean_of_squares(x: Array) -> Array {
-    let &[batch, rows, columns, features] = x.shape() else { return x };
-    let [down, right] = [rows, columns].map(|size| size.div_ceil(2));
-    let x = pad(x, vec![(0, 0), (0, 2 * down - rows), (0, 2 * right - columns), (0, 0)], PadMode::Constant(0.0));
-    let sums = x.reshape([batch, down, 2, right, 2, features]).sum([2, 4]);
-    let count = |place: usize, size: usize| if 2 * place + 1 < size { 2.0f32 } else { 1.0 };
-    let [down, right] = [(down, rows), (right, columns)]
-        .map(|(places, size)| array((0..places).map(|place| count(place, size)).collect::<Vec<f32>>()));
-    let counts = down.expand_dims(-1) * right;
-    &sums / counts.expand_dims(-1).astype(sums.dtype())
 }
 
 /// Returns the names of the arrays, which begin with `prefix`.
