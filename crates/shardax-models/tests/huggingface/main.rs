@@ -19,6 +19,7 @@ mod quick;
 mod rejected;
 mod saved;
 mod sound;
+mod training;
 mod varied;
 
 use std::path::{Path, PathBuf};
