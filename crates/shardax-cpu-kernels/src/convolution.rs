@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use ndarray::{ArrayView2, ArrayViewMut2, Axis, Slice, s};
 
+use crate::gaps;
 use crate::patches::{COLUMNS, PATCHES_PER_MATMUL, Patches};
 use crate::phases::Phase;
 use crate::product::{Before, product};
@@ -28,12 +29,13 @@ const MIN_OUTPUTS: usize = 64;
 ///
 /// `of` is the window of the filter's gradient: its `dilation` is the stride of the convolution, its `stride` is the
 /// dilation of the filter, and its `positions` are the filter's spatial dimensions. `base` is the distance between the
-/// elements of the image, which is not 1 in gradients of strided convolutions; the gaps between elements are left out
-/// of sums, because they are zeros. Padding is multiplied with the filter, so that an infinite filter element results
-/// in NaN there, as in XLA. Sums over no elements are 0.
+/// elements of the image, which is not 1 in gradients of strided convolutions. The gaps between elements are left out
+/// of sums, because they are zeros, unless the filter has infinities or NaN. Padding is multiplied with the filter. An
+/// infinite filter element therefore results in NaN in gaps and in padding, as in XLA. Sums over no elements are 0.
 ///
 /// Each thread needs memory for 256 rows of at most 1,024 columns (or of the features of one element). With a base dilation it
-/// also needs 256 rows of the result, and the call allocates a copy of the filter.
+/// also needs 256 rows of the result, and the call allocates a copy of the filter, or an image with zeros in its gaps if the
+/// filter is not finite.
 ///
 /// ```
 /// use shardax_cpu_kernels::{FilterWindow, View, convolution};
@@ -59,6 +61,10 @@ pub fn convolution(
     out: &mut [f32],
     threads: usize,
 ) -> Result<()> {
+    if gaps::are_needed(base, filter.data()) {
+        let (shape, spread) = gaps::with_gaps(x, 1, base)?;
+        return convolution(of, [1; SPATIAL], View::new(&shape, &spread)?, filter, size, out, threads);
+    }
     if let Some(kernel) = Kernel::new(of, base, x, filter, size, out)? {
         kernel.run(out, threads.max(1));
     }

@@ -72,6 +72,7 @@ mod feature_groups;
 mod few_rows;
 mod filter_gradient;
 mod filter_window;
+mod gaps;
 #[cfg(feature = "decompositions")]
 mod gram;
 mod grouped;

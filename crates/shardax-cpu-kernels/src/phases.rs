@@ -4,7 +4,7 @@
 //!
 //! Outputs whose distance is a multiple of the base dilation use the same elements of the filter. For example, a base
 //! dilation of 2 along two dimensions has four phases, which use 1, 2, 2 and 4 elements of a filter of 3 × 3. Nothing is
-//! multiplied with the zeros.
+//! multiplied with the zeros ([`gaps`](crate::gaps) has the exception).
 
 use std::borrow::Cow;
 use std::ops::Range;

@@ -9,6 +9,7 @@ mod gradient;
 mod planes;
 
 use crate::filter_window::Window;
+use crate::gaps;
 use crate::phases::Phase;
 use crate::view::check;
 use crate::{FilterWindow, Result, SPATIAL, ShapeError, View};
@@ -47,7 +48,7 @@ impl FeatureGroups {
     /// dimensions of the result.
     ///
     /// Each thread needs memory for the features of a group at some lines of the image, and for its outputs there. The call
-    /// allocates a copy of the filter.
+    /// allocates a copy of the filter, or an image with zeros in its gaps if the filter has infinities or NaN.
     ///
     /// # Errors
     /// Returns an error if the shapes do not agree with this description, if a base dilation is 0, or if the window is
@@ -60,6 +61,11 @@ impl FeatureGroups {
         out: &mut [f32],
         threads: usize,
     ) -> Result<()> {
+        if gaps::are_needed(self.base, filter.data()) {
+            let (shape, spread) = gaps::with_gaps(x, if self.is_channels_first { 2 } else { 1 }, self.base)?;
+            let dense = FeatureGroups { base: [1; SPATIAL], ..*self };
+            return dense.convolution(View::new(&shape, &spread)?, filter, size, out, threads);
+        }
         // Check all shapes first, because the kernel computes positions from them.
         let image = self.image(x)?;
         let [a, b, c, depth, outputs] = filter.dims("the filter")?;

@@ -2,7 +2,7 @@
 
 use super::{assert_close, assert_error, for_any_threads, noise, size, view};
 use shardax_cpu_kernels::{
-    FilterWindow, MIN_PATCHES, SPATIAL, convolution, depthwise_filter_gradient, filter_gradient,
+    FeatureGroups, FilterWindow, MIN_PATCHES, SPATIAL, convolution, depthwise_filter_gradient, filter_gradient,
 };
 
 /// An element of a five-dimensional array; 0 outside of its spatial dimensions.
@@ -177,13 +177,13 @@ fn convolutions_without_elements() {
     assert_error(result, "the elements of the result: 3, expected 4");
     let result = convolution(&window, [1, 0, 1], x, view(&[1, 1, 2, 1, 1], &[1.0; 2]), [1, 1, 3], &mut out, 2);
     assert_error(result, "the base dilation along dimension 1 is 0");
-    // Outputs between the elements of the image meet nothing, not even an infinite filter; padding is multiplied with it.
+    // The zeros between the elements of the image and of padding are multiplied with an infinite filter.
     let infinite = view(&[1, 1, 1, 1, 1], &[f32::INFINITY]);
     let window = FilterWindow { positions: [1; 3], ..window };
     convolution(&window, [1, 1, 5], x, infinite, [1, 1, 3], &mut out, 2).unwrap();
-    assert_eq!(out, [f32::INFINITY, 0.0, 0.0]);
+    assert!(out[0] == f32::INFINITY && out[1].is_nan() && out[2].is_nan());
     convolution(&FilterWindow { low: [0, 0, 2], ..window }, [1, 1, 2], x, infinite, [1, 1, 3], &mut out, 2).unwrap();
-    assert!(out[0].is_nan() && out[1..] == [0.0, f32::INFINITY]);
+    assert!(out[0].is_nan() && out[1].is_nan() && out[2] == f32::INFINITY);
 }
 
 #[test]
@@ -214,4 +214,33 @@ fn filter_gradients_without_elements() {
         assert_eq!(out, [0.0; 2], "padding alone");
         gradient(&window, view(&[1, 1, 1, 4, 0], &[]), view(&[1, 1, 1, 3, 0], &[]), &mut [], 0).unwrap();
     }
+}
+
+/// Zeros between the elements of an image, of which an infinite element of the filter makes NaN.
+#[test]
+fn gaps_of_images_are_multiplied_with_infinities() {
+    let (x, filter) = ([1.0, 2.0, 3.0], [1.0, f32::INFINITY, 1.0]);
+    let window = FilterWindow { stride: [1; 3], dilation: [1; 3], low: [0; 3], positions: [1, 1, 3] };
+    let mut out = [0.0; 3];
+    let x = view(&[1, 1, 1, 3, 1], &x);
+    convolution(&window, [1, 1, 2], x, view(&[1, 1, 3, 1, 1], &filter), [1, 1, 3], &mut out, 1).unwrap();
+    assert_eq!(out.map(|y| y.to_string()), ["NaN", "inf", "NaN"]);
+    for is_channels_first in [false, true] {
+        let groups = FeatureGroups { window, base: [1, 1, 2], groups: 2, is_channels_first };
+        let shape = if is_channels_first { [1, 2, 1, 1, 3] } else { [1, 1, 1, 3, 2] };
+        // The filter of the second feature is finite.
+        let x = view(&shape, &[1.0; 6]);
+        let filter = [1.0, 1.0, f32::INFINITY, 1.0, 1.0, 1.0];
+        let mut out = [0.0; 6];
+        groups.convolution(x, view(&[1, 1, 3, 1, 2], &filter), [1, 1, 3], &mut out, 1).unwrap();
+        let position = |feature: usize, i: usize| if is_channels_first { feature * 3 + i } else { i * 2 + feature };
+        let texts = [0, 1].map(|feature| [0, 1, 2].map(|i| out[position(feature, i)].to_string()));
+        assert_eq!(texts, [["NaN", "inf", "NaN"], ["2", "1", "2"]]);
+    }
+    // No memory holds the zeros.
+    let base = [1, 1 << 40, 1 << 40];
+    let x = view(&[1, 1, 3, 3, 1], &[1.0; 9]);
+    let filter = view(&[1, 1, 3, 1, 1], &filter);
+    let message = "memory does not hold an image of the dimensions [1, 1, 2199023255553, 2199023255553, 1]";
+    assert_error(convolution(&window, base, x, filter, [1, 1, 1], &mut [0.0], 1), message);
 }
