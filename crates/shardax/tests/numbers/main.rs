@@ -27,6 +27,7 @@ mod logarithms;
 mod mulhi;
 mod narrow;
 mod over;
+mod padding;
 mod positions;
 mod precision;
 mod products;

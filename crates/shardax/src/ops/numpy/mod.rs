@@ -31,6 +31,7 @@ mod stacking;
 mod statistics;
 mod trimming;
 mod ufuncs;
+mod wide_padding;
 mod windows;
 
 pub use arrays::*;

@@ -2,14 +2,14 @@
 
 use super::options::options;
 use super::sequences::line;
-use super::{convert, over};
+use super::{convert, over, wide_padding};
 use crate::choice::{Choice, IntoChoice, NamedOption};
 use crate::core::array::Array;
 use crate::core::program::trace::at_caller;
 use crate::dtype::DType;
 use crate::error::{Result, err};
 use crate::ops::constants::{float, integer};
-use crate::ops::lax::{self, GatherScatterMode};
+use crate::ops::lax;
 use crate::ops::operators::ArrayLike;
 
 /// The padding mode of [`pad`].
@@ -333,6 +333,9 @@ fn checked(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode) ->
 /// because slices are faster than a gather.
 fn extend_from_elements(x: &Array, dim: usize, (low, high): (i64, i64), mode: PadMode) -> Result<Array> {
     let n = x.shape()[dim] as i64;
+    if n == 1 {
+        return Ok(lax::concatenate(&[repeated(x, dim, (low + n + high) as usize)], dim));
+    }
     let place = |i: i64| match mode {
         PadMode::Edge => i.clamp(0, n - 1),
         PadMode::Wrap => i.rem_euclid(n),
@@ -340,7 +343,6 @@ fn extend_from_elements(x: &Array, dim: usize, (low, high): (i64, i64), mode: Pa
             let i = i.rem_euclid(2 * n);
             i.min(2 * n - 1 - i)
         }
-        _ if n == 1 => 0,
         // Reflection alternates the direction.
         _ => {
             let i = i.rem_euclid(2 * (n - 1));
@@ -349,18 +351,12 @@ fn extend_from_elements(x: &Array, dim: usize, (low, high): (i64, i64), mode: Pa
     };
     // Wide padding repeats the array more often than a program can list.
     let Some(parts) = runs((-low..n + high).map(place)) else {
-        let places: Vec<i32> = (-low..n + high).map(|i| place(i) as i32).collect();
-        let places = Array::from_slice(&places, &[places.len()])?;
-        return Ok(x.take_mode(places, dim as i32, GatherScatterMode::PromiseInBounds));
+        return Ok(wide_padding::repeated_elements(x, dim, -low, (low + n + high) as usize, mode));
     };
     let parts = parts.into_iter().map(|(start, step, count)| match step {
         1 => lax::slice_in_dim(x, start, start + count, dim),
         -1 => lax::rev(&lax::slice_in_dim(x, start + 1 - count, start + 1, dim), &[dim]),
-        _ => {
-            let mut shape = x.shape_owned();
-            shape[dim] = count;
-            lax::slice_in_dim(x, start, start + 1, dim).broadcast_to(&shape)
-        }
+        _ => repeated(&lax::slice_in_dim(x, start, start + 1, dim), dim, count),
     });
     Ok(lax::concatenate(&parts.collect::<Vec<_>>(), dim))
 }
@@ -397,6 +393,9 @@ fn reflect_odd(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode
     let n = x.shape()[dim];
     // A reflection does not repeat the edge.
     let skipped = usize::from(mode == PadMode::Reflect && n > 1);
+    if [low, high].iter().any(|width| width.div_ceil(n - skipped) > MAX_PARTS) {
+        return reflect_odd_wide(x, dim, (low, high), mode);
+    }
     let mut x = x.clone();
     for (width, before) in [(low, true), (high, false)] {
         let mut remaining = width;
@@ -415,6 +414,23 @@ fn reflect_odd(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode
         }
     }
     x
+}
+
+/// Like [`reflect_odd`], for padding of so many pieces that a program should not list them.
+fn reflect_odd_wide(x: &Array, dim: usize, (low, high): (usize, usize), mode: PadMode) -> Array {
+    let n = x.shape()[dim];
+    let [before, after] = [(-(low as i64), low), (n as i64, high)].map(|(first, width)| match n {
+        1 => repeated(&(x * 2 - x), dim, width),
+        _ => wide_padding::odd_reflections(x, dim, first, width, mode),
+    });
+    lax::concatenate(&[before, x.clone(), after], dim)
+}
+
+/// Returns an array of one element along `dim`, repeated `count` times along it.
+fn repeated(x: &Array, dim: usize, count: usize) -> Array {
+    let mut shape = x.shape_owned();
+    shape[dim] = count;
+    x.broadcast_to(&shape)
 }
 
 /// The first or the last element of each line.
