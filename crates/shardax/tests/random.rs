@@ -505,3 +505,21 @@ fn binomial_counts_are_drawn_in_the_dtype_of_the_probability() -> Result<()> {
     assert_eq!(quarters.to_f64_vec()?, [2.0, 21.0, 231.0, 1.0, 19.0, 248.0]);
     Ok(())
 }
+
+#[test]
+fn samples_of_large_orders_are_uniform() -> Result<()> {
+    setup();
+    let draw = |key: Array| -> Vec<Array> {
+        let orders = [(1e4, DType::F32), (1e30, DType::F32), (f64::INFINITY, DType::F32), (f64::INFINITY, DType::F16)];
+        let lines =
+            orders.map(|(p, dtype)| random::generalized_normal_dtype(&key, p, [4000], dtype).astype(DType::F32));
+        lines.into_iter().chain([random::ball(&key, 2, f64::INFINITY, [2000])]).collect()
+    };
+    for x in jit(draw).call(random::key(3))? {
+        let (mean, variance) = moments(&x)?;
+        assert!(mean.abs() < 0.03 && (variance - 1.0 / 3.0).abs() < 0.02, "{mean} {variance}");
+        assert!(x.to_f64_vec()?.iter().all(|x| x.abs() <= 1.001));
+    }
+    assert!(error_of(random::ball(random::key(0), 2, f64::NAN, [2])).to_string().contains("got NaN"));
+    Ok(())
+}

@@ -118,11 +118,22 @@ fn rademacher(key: &Array, shape: &[usize], dtype: DType) -> Array {
     rademacher_dtype(key, shape, dtype)
 }
 
+/// Up to this order, powers of gamma samples are computed. The samples of larger orders may underflow to 0.
+const MAX_ORDER_OF_POWER: f64 = 8.0;
+
 fn generalized(key: &Array, p: f64, shape: &[usize], dtype: DType) -> Result<Array> {
     let [gamma_key, sign_key] = split_two(key);
-    let inverse = float(1.0 / p, dtype);
-    let g = samples(&gamma_key, &inverse.broadcast_to(shape), false)?;
-    Ok(rademacher(&sign_key, shape, dtype) * g.pow(1.0 / p))
+    let signs = rademacher(&sign_key, shape, dtype);
+    if p <= MAX_ORDER_OF_POWER {
+        let inverse = float(1.0 / p, dtype);
+        let g = samples(&gamma_key, &inverse.broadcast_to(shape), false)?;
+        return Ok(signs * g.pow(1.0 / p));
+    }
+    // Samples of so small a parameter underflow, but their logarithms do not. For larger orders than the limit, for which these would
+    // overflow, the distribution is the uniform distribution up to rounding.
+    let inverse = 1.0 / p.min(finfo(dtype)?.max / 64.0);
+    let logarithms = samples(&gamma_key, &float(inverse, dtype).broadcast_to(shape), true)?;
+    Ok(signs * EXP.apply(&(logarithms * inverse)))
 }
 
 parameter_samplers! {
@@ -217,7 +228,8 @@ pub fn dirichlet_dtype(key: impl RandomKey, alpha: impl ArrayLike, shape: impl I
     )
 }
 
-/// Draws from a generalized normal distribution: the density is proportional to `exp(-|x|ᵖ)`. Float32.
+/// Draws from a generalized normal distribution: the density is proportional to `exp(-|x|ᵖ)`. With an infinite `p` it is uniform between
+/// -1 and 1. Float32.
 ///
 /// # Errors
 /// The result carries an error if `p` is not positive.
@@ -242,8 +254,8 @@ pub fn generalized_normal_dtype(key: impl RandomKey, p: f64, shape: impl IntoSha
     })
 }
 
-/// Draws uniformly from the unit ball of the `p`-norm in `d` dimensions. The last axis has the `d` coordinates.
-/// Float32.
+/// Draws uniformly from the unit ball of the `p`-norm in `d` dimensions. The last axis has the `d` coordinates. With an infinite `p` the
+/// ball is a cube. Float32.
 ///
 /// Source: [Barthe et al., A probabilistic approach to the geometry of the lₚ
 /// ball](https://arxiv.org/abs/math/0503650).
@@ -283,9 +295,9 @@ pub fn ball_dtype(key: impl RandomKey, d: usize, p: f64, shape: impl IntoShape, 
 }
 
 fn positive(name: &str, p: f64) -> Result<()> {
-    if p > 0.0 && p.is_finite() {
+    if p > 0.0 {
         return Ok(());
     }
     Err(err!(Value, "{name} needs a positive order `p`, got {p}")
-        .help("pass a positive order, such as 2 for the Euclidean norm"))
+        .help("pass a positive order, such as 2 for the Euclidean norm, or infinity for the largest coordinate"))
 }
