@@ -19,6 +19,8 @@ mod quantized;
 mod quick;
 #[path = "modules/random_keys.rs"]
 mod random_keys;
+#[path = "modules/recurrent.rs"]
+mod recurrent;
 #[path = "modules/rejected.rs"]
 mod rejected;
 #[path = "modules/stacks.rs"]

@@ -73,9 +73,9 @@ impl<C: RnnCell> Rnn<C> {
 
     /// Returns the carry after the last step, and the outputs of all steps.
     ///
-    /// `seq_lengths` are the lengths of the sequences: integers of the shape of the batch, at least 1. With them, the carry is
-    /// the carry after the last step of each sequence, and in reverse the run starts at this step. Outputs beyond the end are
-    /// not meaningful.
+    /// `seq_lengths` are the lengths of the sequences: integers of the shape of the batch, at least 1. Lengths beyond the number of
+    /// steps count as this number. With them, the carry is the carry after the last step of each sequence, and in reverse the run
+    /// starts at this step. Outputs beyond the end are not meaningful.
     ///
     /// # Errors
     /// Returns an error if `x` has fewer than two dimensions, if `seq_lengths` are not integers of the shape of the
@@ -100,6 +100,8 @@ impl<C: RnnCell> Rnn<C> {
             integer("Rnn", "seq_lengths", lengths)?;
             same_shape("Rnn", ("seq_lengths", lengths.shape()), ("the batch", &x.shape()[1..x.ndim() - feature_dims]))?;
         }
+        let seq_lengths = seq_lengths.map(|lengths| at_most(lengths, x.shape()[0]));
+        let seq_lengths = seq_lengths.as_ref();
         let inputs = if self.reverse { flipped(&x, seq_lengths) } else { x.clone() };
         let carry = initial_carry.unwrap_or_else(|| self.cell.initialize_carry(&x.shape()[1..]));
         let carry = tree::map(|carry| align_carry(carry, &inputs), carry)?;
@@ -144,17 +146,24 @@ fn for_sequences(numbers: &Array, x: &Array) -> Array {
     numbers.reshape([&[1], numbers.shape(), vec![1; trailing].as_slice()].concat())
 }
 
+/// Returns the lengths of sequences as int32, at most `steps`.
+fn at_most(lengths: &Array, steps: usize) -> Array {
+    let is_wide = matches!(lengths.dtype(), DType::I64 | DType::U32 | DType::U64);
+    let lengths = if is_wide { lengths.clone() } else { lengths.astype(DType::I32) };
+    lengths.minimum(steps as i32).astype(DType::I32)
+}
+
 /// Reverses the steps of each sequence of `x`, `[steps, batch, features]`. Steps beyond its end come after it.
 fn flipped(x: &Array, lengths: Option<&Array>) -> Array {
     let Some(lengths) = lengths else { return x.flip(0) };
     let steps = x.shape()[0];
     let reversed = arange(0..steps as i32).flip(0).reshape([vec![steps], vec![1; x.ndim() - 1]].concat());
-    let source = remainder(reversed + for_sequences(&lengths.astype(DType::I32), x), steps);
+    let source = remainder(reversed + for_sequences(lengths, x), steps);
     x.take_along_axis(&source, 0)
 }
 
 /// Returns the value at the last step of each sequence.
 fn at_last_step(x: &Array, lengths: &Array) -> Array {
-    let index = for_sequences(&(lengths.astype(DType::I32) - 1), x);
+    let index = for_sequences(&(lengths - 1), x);
     x.take_along_axis(&index, 0).squeeze(0)
 }
