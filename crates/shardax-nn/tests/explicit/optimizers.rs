@@ -82,15 +82,20 @@ fn of_matrices() -> Result<()> {
     setup();
     let mesh = mesh(AxisType::Explicit);
     let x = random::normal(random::key(0), [8, 16]);
-    fn step_size(x: &Array) -> Result<Array> {
-        let optimizer = scale_by_muon();
-        let state = GradientTransformation::<Array>::init(&optimizer, x)?;
-        Ok(optimizer.update(x.clone(), state, x)?.0)
+    fn check_steps<T: GradientTransformation<Array>>(optimizer: T, x: &Array, split: &Array, name: &str) -> Result<()> {
+        let steps = |x: Array| -> Result<Array> {
+            let (_, state) = optimizer.update(x.clone(), optimizer.init(&x)?, &x)?;
+            Ok(optimizer.update(2 * &x, state, &x)?.0)
+        };
+        let want = steps(x.clone())?;
+        for have in [steps(split.clone())?, jit(&steps).call(split)?] {
+            assert_eq!(have.type_name(), "float32[8@data,16@model]", "{name}");
+            equal(&have, &want, 1e-4, name);
+        }
+        Ok(())
     }
-    let want = step_size(&x)?;
     let split = device_put(&x, &NamedSharding::new(&mesh, P!["data", "model"]))?;
-    let have = step_size(&split)?;
-    assert_eq!(have.type_name(), "float32[8@data,16@model]");
-    equal(&have, &want, 1e-4, "muon");
-    Ok(())
+    check_steps(scale_by_muon(), &x, &split, "muon")?;
+    let galore = contrib::ScaleByGalore { rank: 3, ..contrib::scale_by_galore(scale_by_adam()) };
+    check_steps(galore, &x, &split, "galore")
 }

@@ -9,6 +9,7 @@ use super::{
     in_wide_dtypes, safe_increment, scale_by_learning_rate, wide_dtype,
 };
 use crate::check::{FINITE, positive, within};
+use crate::shardings::{replicated, reshard_like};
 
 /// The gradient transformation that [`scale_by_galore`] returns.
 #[derive(Tree, Clone, Debug)]
@@ -38,7 +39,7 @@ pub struct GaloreState<P, S> {
 /// vectors, on the side of its larger dimension, so that the state of `inner` is smaller. Other arrays are not projected.
 ///
 /// `inner` must not use the parameters, whose shapes the projections do not have. Weight decay belongs after it, as in
-/// [`galore`].
+/// [`galore`]. With explicit sharding, projections and the state of `inner` are replicated, and updates are split like the gradients.
 ///
 /// Source: [Zhao et al. 2024](https://arxiv.org/abs/2403.03507).
 ///
@@ -74,14 +75,17 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for ScaleB
         within(owner, "scale", self.scale, FINITE)?;
         let projector = tree::map(
             |p: Array| match Side::of(&p) {
-                Some(side) => zeros_dtype([side.length(&p), self.rank_of(&p)], wide_dtype(p.dtype())),
+                Some(side) => {
+                    let zeros = zeros_dtype([side.length(&p), self.rank_of(&p)], wide_dtype(p.dtype()));
+                    reshard_like(zeros, &replicated(&p))
+                }
                 None => zeros_dtype([0, 0], wide_dtype(p.dtype())),
             },
             params.clone(),
         )?;
         let projected = tree::map2(
             |p: Array, projector: Array| match Side::of(&p) {
-                Some(side) => side.project(&zeros_like(p), &projector),
+                Some(side) => side.project(&zeros_like(replicated(&p)), &projector),
                 None => p,
             },
             params.clone(),
@@ -93,6 +97,9 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for ScaleB
     fn update(&self, grads: P, state: Self::State, params: &P) -> Result<(P, Self::State)> {
         in_wide_dtypes(grads, params, |grads, _| {
             let is_due = remainder(&state.count, self.update_proj_gap).equal(0);
+            // The singular vectors of a matrix need all of it, so that every device projects entire matrices.
+            let split = grads.clone();
+            let grads = tree::map(|g: Array| if Side::of(&g).is_some() { replicated(&g) } else { g }, grads)?;
             let projector = tree::map2(
                 |g: Array, old: Array| match Side::of(&g) {
                     Some(side) => self.refreshed(side, &is_due, g, old),
@@ -112,15 +119,15 @@ impl<P: Tree, T: GradientTransformation<P>> GradientTransformation<P> for ScaleB
             let (updates, inner) = self.inner.update(projected.clone(), state.inner, &projected)?;
             let updates = tree::map3(
                 |g: Array, u: Array, projector: Array| match Side::of(&g) {
-                    Some(side) => self.scale * side.lift(&u, &projector),
+                    Some(side) => reshard_like(self.scale * side.lift(&u, &projector), &g),
                     None => u,
                 },
-                grads.clone(),
+                split.clone(),
                 updates,
                 projector.clone(),
             )?;
             let count = safe_increment(&state.count);
-            Ok((cast_like(&updates, &grads)?, GaloreState { count, inner, projector }))
+            Ok((cast_like(&updates, &split)?, GaloreState { count, inner, projector }))
         })
     }
 }
