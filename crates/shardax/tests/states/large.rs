@@ -368,3 +368,20 @@ fn functions_at_every_rank() {
     eprintln!("ranks: {count} calls");
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
+
+/// Averages of ranks add two positions, whose sum exceeds int32 in arrays of half as many elements.
+#[test]
+fn ranks_of_large_arrays_are_counted_in_int64() -> Result<()> {
+    use shardax::scipy::stats;
+    setup();
+    for n in [(1 << 30) + 1, (1usize << 31) + 1] {
+        let f = jit(|x: Array| -> Result<(Array, stats::ModeResult)> {
+            Ok((stats::rankdata(&x, stats::RankMethod::Average, 0), stats::mode(&x, 0)?))
+        });
+        let text = f.lower(shape_dtype_struct(&[n], DType::I8))?.as_text().to_owned();
+        let sum = text.lines().find(|line| line.contains("stablehlo.add") && line.contains(&format!("{n}xi64>")));
+        assert!(sum.is_some(), "{text}");
+        assert!(!text.contains("dense<-214748364"), "{text}");
+    }
+    Ok(())
+}

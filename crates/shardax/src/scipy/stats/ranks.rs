@@ -5,6 +5,7 @@ use crate::core::array::Array;
 use crate::core::program::trace::{at_caller, or_failed};
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::ops::constants::integer;
 use crate::ops::lax;
 use crate::ops::numpy::{IntoAxis, IntoReduction, filled, ones_dtype, promote_dtypes, to_inexact, where_, with_axis};
 use crate::ops::operators::ArrayLike;
@@ -91,7 +92,9 @@ impl Runs {
     fn of(sorted: &Array) -> Runs {
         let (shape, last) = (sorted.shape(), sorted.ndim() - 1);
         let n = shape[last];
-        let place = lax::iota(DType::I32, shape, last);
+        // The start and the end of a run are added.
+        let dtype = DType::for_indices(&[n.saturating_mul(2)]);
+        let place = lax::iota(dtype, shape, last);
         let (before, after) =
             (lax::slice_in_dim(sorted, 0, n.max(1) - 1, last), lax::slice_in_dim(sorted, n.min(1), n, last));
         // NaN equals NaN here, as in `unique`.
@@ -102,8 +105,9 @@ impl Runs {
         let begins = lax::concatenate(&[edge.clone(), changes.clone()], last);
         let ends = lax::concatenate(&[changes, edge], last);
         let start = where_(&begins, &place, 0).cummax(last as i32);
-        let end = where_(ends, place + 1, n as i32).flip(last as i32).cummin(last as i32).flip(last as i32);
-        Runs { start, end, number: begins.cumsum(last as i32) }
+        let end =
+            where_(ends, place + 1, integer(n as i128, dtype)).flip(last as i32).cummin(last as i32).flip(last as i32);
+        Runs { start, end, number: begins.astype(dtype).cumsum(last as i32) }
     }
 }
 
@@ -143,9 +147,10 @@ pub fn mode(a: impl ArrayLike, axis: impl IntoAxis) -> Result<ModeResult> {
             }
             let sorted = x.sort(-1);
             let runs = Runs::of(&sorted);
+            let dtype = DType::for_indices(&x.shape()[x.ndim() - 1..]);
             let count = runs.end - runs.start;
             let most_frequent = count.argmax(-1).expand_dims(-1);
-            Ok(vec![sorted.take_along_axis(most_frequent, -1).squeeze(-1), count.max(-1)])
+            Ok(vec![sorted.take_along_axis(most_frequent, -1).squeeze(-1), count.max(-1).astype(dtype)])
         })
     })?;
     let (count, mode) = (outputs.pop(), outputs.pop());
