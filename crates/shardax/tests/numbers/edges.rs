@@ -656,3 +656,13 @@ fn padding_of_a_number_equals_pairs() -> Result<()> {
     assert_eq!(transposed(1, Padding::SameLower).shape(), [1, 7, 3]);
     Ok(())
 }
+
+/// The rows of other groups are zeros that are multiplied with the infinite element, as in JAX.
+#[test]
+fn ragged_dot_of_infinities() -> Result<()> {
+    setup();
+    let matrices = array([[[1.0f32, 1.0]], [[INF, 2.0]]]);
+    let y = lax::ragged_dot(ones([3, 1]), matrices, array([1, 2]));
+    same(&y, &[f64::NAN, 1.0, f64::INFINITY, 2.0, f64::INFINITY, 2.0]);
+    Ok(())
+}

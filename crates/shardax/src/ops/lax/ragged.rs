@@ -253,7 +253,8 @@ fn check(lhs: &Array, rhs: &Array, group_sizes: &Array) -> Result<()> {
 }
 
 /// Multiplies each group of consecutive rows of `lhs`, `[m, k]`, by one matrix of `rhs`, `[g, k, n]`: the first
-/// `group_sizes[0]` rows by the first matrix, and so on. The result is zero for rows after the last group.
+/// `group_sizes[0]` rows by the first matrix, and so on. The result is zero for rows after the last group. As in JAX, the rows of other
+/// groups are zeros that are multiplied with a matrix, so that an infinite or NaN element of a matrix makes them NaN too.
 /// [`DotOptions`] has a precision and a dtype.
 ///
 /// ```
