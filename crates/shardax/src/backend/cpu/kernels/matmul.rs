@@ -282,8 +282,9 @@ pub(super) fn before_move(cx: &Lowering, value: Value, dim: usize) -> Option<(Va
     others.is_sorted().then(|| (*operand, permutation[dim]))
 }
 
-/// Transposes matrices that are the same in all iterations of a loop. XLA moves a call out of a loop, and its operands
-/// with it, but no transposition alone.
+/// Transposes matrices that are the same in all iterations of a loop. XLA (xla-cpu-pjrt 0.0.1) moves computations of such values out of
+/// the loop, calls of functions and of kernels too. It moves a transpose only as an operand of what it moves, here of the call that
+/// [`materialize`](Lowering::materialize) adds.
 fn transposed_before_loop(cx: &mut Lowering, matrices: Value) -> Value {
     let transposed = transpose(cx, matrices, &[0, 2, 1]);
     cx.materialize(transposed)

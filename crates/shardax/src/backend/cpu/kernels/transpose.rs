@@ -19,7 +19,8 @@ pub(crate) fn lower(transpose: &Transpose, cx: &mut Lowering, x: Value, out: &Av
     let result_use = cx.result_use();
     let is_known = !out.dtype.is_key() && matches!(out.dtype.bits(), 8 | 16 | 32 | 64 | 128);
     let bytes = out.size().saturating_mul(out.dtype.byte_size());
-    // XLA moves operations on a value that a loop does not change out of the loop, but no call.
+    // The kernel has not been measured for values that a loop does not change. XLA would move its call out of the loop, see
+    // `transposed_before_loop` in `matmul`.
     let is_candidate = result_use != ResultUse::Fused && is_known && !cx.is_invariant(x);
     if !is_candidate || !is_worth(bytes, limits::TRANSPOSE) || !is_enabled(cx) {
         return None;
