@@ -280,6 +280,36 @@ fn structures_that_differ_are_errors_of_zip() {
 }
 
 #[test]
+fn zip_of_a_list_maps_arrays_of_all_trees() -> Result<()> {
+    setup();
+    let models = vec![Pair(array([1.0f32]), array(2.0f32)), Pair(array([3.0f32]), array(4.0f32))];
+    let stacked = tree::map(|arrays| stack(arrays, 0), tree::zip(models.clone()))?;
+    assert_eq!((stacked.0.shape(), stacked.1.to_vec::<f32>()?), (&[2, 1][..], vec![2.0, 4.0]));
+    let pairs = |pairs: Vec<Pair<Array>>| Pair(pairs[0].0.clone(), pairs[1].1.clone());
+    let joined = tree::map(pairs, tree::zip(models).is_leaf())?;
+    assert_eq!((joined.0.item::<f32>()?, joined.1.item::<f32>()?), (1.0, 4.0));
+
+    let empty = tree::map(|arrays| stack(arrays, 0), tree::zip(Vec::<Array>::new())).map_err(error_text).unwrap_err();
+    assert!(empty.contains("tree::zip of an empty list"), "{empty}");
+    let lists = vec![vec![ones(1)], vec![ones(1), ones(1)]];
+    let lists = tree::map(|arrays| stack(arrays, 0), tree::zip(lists)).map_err(error_text).unwrap_err();
+    assert!(lists.contains("a list of 1") && lists.contains("a list of 2"), "{lists}");
+    Ok(())
+}
+
+/// JAX doubles them, and a silent result with the old numbers would be wrong.
+#[test]
+fn map_of_rust_numbers_is_an_error() -> Result<()> {
+    setup();
+    let error = tree::map(|x| x * 2, vec![vec![1, 2], vec![3]]).map(drop).map_err(error_text).unwrap_err();
+    assert!(error.contains("tree::map of the Rust number 1") && error.contains("array(1)"), "{error}");
+    // Numbers next to arrays, and configuration in structs, are part of the structure.
+    assert_eq!(tree::map(|x| x * 2, (array(1), 3))?.1, 3);
+    assert!(tree::map(|x| x * 2, Vec::<Array>::new())?.is_empty());
+    Ok(())
+}
+
+#[test]
 fn subtrees_are_leaves() -> Result<()> {
     setup();
     let exchanged = tree::map(|pair: Pair<Array>| Pair(pair.1, pair.0), tree::is_leaf(model()))?;

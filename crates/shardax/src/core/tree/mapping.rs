@@ -165,18 +165,18 @@ pub struct Zip<T, L> {
     leaves: PhantomData<fn(L)>,
 }
 
-/// A tuple of trees that [`zip`] accepts.
+/// Trees that [`zip`] accepts: a tuple, or a `Vec` of trees of one type.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a tuple of trees",
+    message = "`{Self}` is not a tuple or a list of trees",
     label = "not several trees",
-    note = "`tree::zip` takes a tuple of two or more trees of one structure: `tree::zip((params, gradients))`"
+    note = "`tree::zip` takes a tuple of two or more trees of one structure, `tree::zip((params, gradients))`, or a `Vec` of them, `tree::zip(models)`"
 )]
 pub trait Zipped {
-    /// A tuple with one array per tree.
+    /// A tuple or a `Vec` with one array per tree.
     type Arrays;
 }
 
-/// A tuple of subtrees, one from each tree at the same place.
+/// A tuple or a `Vec` of subtrees, one from each tree at the same place.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a tuple of subtrees of these trees",
     label = "not one subtree for each tree",
@@ -194,7 +194,8 @@ pub trait ZippedLeaves<T> {
 }
 
 /// Two to eight trees with equal structures to map together. The mapped function receives a tuple. Their types may
-/// differ, for example a struct and a map with the same names.
+/// differ, for example a struct and a map with the same names. The mapped function of a `Vec` of trees receives a `Vec`,
+/// for example of the arrays to stack.
 ///
 /// If the structures differ, the error names the first key path at which they do.
 ///
@@ -203,6 +204,10 @@ pub trait ZippedLeaves<T> {
 /// let (params, grads) = ((ones([2]), ones([3])), (ones([2]), ones([3])));
 /// let next = tree::map(|(p, g)| p - 0.5 * g, tree::zip((params, grads)))?;
 /// assert_eq!(next.0.to_vec::<f32>()?, [0.5, 0.5]);
+///
+/// let models = vec![(ones([2]), ones([3])), (zeros([2]), zeros([3]))];
+/// let stacked = tree::map(|arrays| stack(arrays, 0), tree::zip(models))?;
+/// assert_eq!(stacked.1.shape(), [2, 3]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 pub fn zip<T: Zipped>(trees: T) -> Zip<T, T::Arrays> {
@@ -260,6 +265,34 @@ macro_rules! zipped {
         }
     )*};
     (@array $T:ident) => { Array };
+}
+
+impl<A: Tree> Zipped for Vec<A> {
+    type Arrays = Vec<Array>;
+}
+
+impl<A: Tree, L: Tree> ZippedLeaves<Vec<A>> for Vec<L> {
+    type First = L;
+    type Tree = A;
+    fn places(trees: Vec<A>) -> Result<Places<Self>> {
+        let flats: Vec<Flat> = trees.iter().map(Flat::of).collect();
+        let Some((first, others)) = flats.split_first() else {
+            return Err(err!(Value, "tree::zip of an empty list, whose result would have no structure")
+                .help("pass at least one tree"));
+        };
+        let (spans, before) = (subtrees::<L>(first), leaves_before(&first.def));
+        let aligned = others.iter().map(|other| align_with(first, &spans, other)).collect::<Result<Vec<_>>>()?;
+        let mut leaves = Vec::with_capacity(spans.len());
+        for (leaf, span) in spans.iter().enumerate() {
+            let mut parts = vec![subtree(first, &before, span).build()?];
+            for other in &aligned {
+                parts.push(leaf_of::<L>(first, span, &other[leaf])?);
+            }
+            leaves.push(parts);
+        }
+        let outside = outside(first, &before, &spans);
+        Ok(Places { def: first.def.clone(), spans, leaves, outside })
+    }
 }
 
 zipped! {
@@ -345,7 +378,8 @@ fn different_structure(first: &Flat, other: &Flat) -> Error {
 ///
 /// # Errors
 /// Returns the first error of `f`, or an error if the trees differ in structure or a result does not fit the type of
-/// the tree.
+/// the tree. A tree of Rust numbers without an array is an error too, because numbers are part of the structure, so that
+/// `f` would not be called.
 #[track_caller]
 pub fn map<T: Trees, R: IntoOutput<Output = T::First>>(mut f: impl FnMut(T::Leaf) -> R, trees: T) -> Result<T::Tree> {
     mapped(trees, |_| Vec::new(), |_, leaf| f(leaf)).at_caller()
@@ -378,6 +412,13 @@ fn mapped<T: Trees, R: IntoOutput<Output = T::First>>(
     mut f: impl FnMut(&str, T::Leaf) -> R,
 ) -> Result<T::Tree> {
     let mut places = trees.places()?;
+    if let (true, Some(number)) = (places.leaves.is_empty(), places.def.plain_number()) {
+        return Err(err!(
+            Type,
+            "tree::map of the Rust number {number:?}, which is part of the structure and is no leaf"
+        )
+        .help(format!("map arrays, `array({number:?})`, or iterate over the numbers")));
+    }
     let paths = paths(&places);
     let mut parts = Vec::with_capacity(places.leaves.len());
     for (i, leaf) in std::mem::take(&mut places.leaves).into_iter().enumerate() {

@@ -106,7 +106,9 @@ where
             return self.f.apply(args);
         }
         let (out, residuals) = self.fwd.apply(stop_gradient(args.clone()))?;
-        let residuals = tree::map(always_saved, residuals)?;
+        // Residuals can be Rust numbers only, which have no leaf to map.
+        let unchanged = residuals.clone();
+        let residuals = tree::map(always_saved, residuals).unwrap_or(unchanged);
         CustomVjp { f: first::<F::Output, Res, Args>, rules: self.rules.clone(), args: PhantomData }
             .apply((out, residuals, args))
     }
