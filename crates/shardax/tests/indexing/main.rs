@@ -274,6 +274,28 @@ fn updates() -> Result<()> {
     Ok(())
 }
 
+/// JAX's `x.at[11].get(mode="fill")`: a stated mode decides for numbers as it does for arrays.
+#[test]
+fn modes_apply_to_numbers_out_of_bounds() -> Result<()> {
+    setup();
+    let v = array([1.0f32, 5.0, 3.0]);
+    let f = jit(|v: Array| {
+        let at = v.at(7);
+        let read = [at.clone().mode("clip").get(), v.at(-4).fill_value(-1).get()];
+        (read, [at.clone().mode("drop").set(9), at.mode("clip").set(9), v.at(1).mode("clip").add(2)])
+    });
+    let (read, updated) = f.call(&v)?;
+    assert_eq!([floats(&read[0]), floats(&read[1])], [[3.0], [-1.0]]);
+    assert_eq!(floats(&updated[0]), [1.0, 5.0, 3.0]);
+    assert_eq!(floats(&updated[1]), [1.0, 5.0, 9.0]);
+    assert_eq!(floats(&updated[2]), [1.0, 7.0, 3.0]);
+    let rows = cube().at((.., 5, ..2)).fill_value(-1).get();
+    assert_eq!((rows.shape(), ints(&rows)), (&[2, 2][..], vec![-1; 4]));
+    assert!(error_of(v.get(7)).to_string().contains("out of bounds"));
+    assert!(error_of(v.at(7).mode("promise_in_bounds").get()).to_string().contains("out of bounds"));
+    Ok(())
+}
+
 /// A mask names the places where it is true, as long as its values are known.
 #[test]
 fn known_masks_are_indices() -> Result<()> {

@@ -1,5 +1,7 @@
 //! Updates of a part of an array: `x.at(index).set(v)`, `add`, `multiply`, `min`, `max`.
 
+use std::borrow::Cow;
+
 use super::IndexItem;
 use super::index_plan::{self, Options};
 use crate::choice::{Choice, IntoChoice};
@@ -58,13 +60,15 @@ impl At {
         }
     }
 
-    /// Sets the mode for integer-array indices that are out of bounds. By default, [`get`](Self::get) clamps them and
-    /// updates drop them. JAX's texts are accepted too: `"clip"`, `"drop"`, `"fill"` and `"promise_in_bounds"`.
+    /// Sets the mode for indices that are out of bounds. By default, [`get`](Self::get) clamps the indices of integer arrays,
+    /// updates drop them, and a plain number is an error. JAX's texts are accepted too: `"clip"`, `"drop"`, `"fill"` and
+    /// `"promise_in_bounds"`.
     ///
     /// ```
     /// # use shardax::prelude::*;
     /// let x = array([1, 2]).at(array([0, 5])).mode("clip").set(7);
     /// assert_eq!(x.to_vec::<i32>()?, [7, 7]);
+    /// assert_eq!(x.at(5).mode("clip").get().item::<i32>()?, 7);
     /// # Ok::<(), shardax::Error>(())
     /// ```
     pub fn mode(mut self, mode: impl IntoChoice<GatherScatterMode>) -> Self {
@@ -142,7 +146,7 @@ impl At {
                 return in_auto_axes(&arrays, out, |args| Ok(self.with_arrays(args).get()));
             }
             let fill = self.fill.as_ref().map(|fill| fill_of(fill, self.array.dtype())).transpose()?;
-            index_plan::get(&self.array, &self.items, &Options { fill, ..self.options })
+            index_plan::get(&self.array, &self.items_in_mode(), &Options { fill, ..self.options })
         })
     }
 
@@ -259,7 +263,32 @@ impl At {
                 None => Ok(self.array.clone()),
             });
         }
-        at_caller(|| index_plan::update(&self.array, &self.items, kind, &value, &self.options))
+        at_caller(|| index_plan::update(&self.array, &self.items_in_mode(), kind, &value, &self.options))
+    }
+
+    /// Returns the entries of the index. A number out of bounds becomes an array if the mode applies to it. It is an error
+    /// without a mode, and if it breaks the promise to be in bounds.
+    fn items_in_mode(&self) -> Cow<'_, [IndexItem]> {
+        if matches!(self.options.mode, None | Some(GatherScatterMode::PromiseInBounds)) {
+            return Cow::Borrowed(&self.items);
+        }
+        let shape = self.array.shape();
+        let indexed: usize = self.items.iter().map(index_plan::axis_count).sum();
+        let mut axis = 0;
+        let items = self.items.iter().map(|item| {
+            let size = shape.get(axis).map_or(0, |&n| n as i64);
+            axis += match item {
+                IndexItem::Ellipsis => shape.len().saturating_sub(indexed),
+                item => index_plan::axis_count(item),
+            };
+            match item {
+                IndexItem::At(i) if !(-size..size).contains(i) => {
+                    IndexItem::Array(Array::literal(Scalar::Int(i128::from(*i)), DType::I64, false))
+                }
+                item => item.clone(),
+            }
+        });
+        Cow::Owned(items.collect())
     }
 
     fn zeros(&self) -> Array {

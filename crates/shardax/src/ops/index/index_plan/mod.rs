@@ -146,7 +146,7 @@ fn fixed_position(i: i64, shape: &[usize], axis: usize) -> Result<usize> {
 }
 
 /// The number of axes that an item indexes.
-fn axis_count(item: &IndexItem) -> usize {
+pub(super) fn axis_count(item: &IndexItem) -> usize {
     match item {
         IndexItem::NewAxis | IndexItem::Ellipsis => 0,
         IndexItem::Array(a) if a.dtype() == DType::Bool => a.ndim(),
