@@ -131,6 +131,9 @@ pub(crate) fn rows(t: &mut Table) {
     in_pmap(t, "ppermute: Rust number", Type, &["ppermute of the Rust number 2.0", "array(2.0)"], |x| {
         x * at!(ppermute(2.0, "i", [(0, 1)]))
     });
+    in_pmap(t, "pcast: Rust number", Type, &["pcast of the Rust number 0.0", "array(0.0)"], |x| {
+        x * at!(pcast(0.0, "i"))
+    });
     in_pmap(t, "all_gather: Rust number", Type, &["all_gather of the Rust number 3", "array(3)"], |x| {
         x * at!(all_gather(3, "i", 0))
     });

@@ -10,13 +10,15 @@ use crate::error::{Result, err};
 ///
 /// # Errors
 /// Returns an error for a collective whose result a Rust number cannot hold, because it differs between devices or has
-/// another shape.
+/// another shape, or because its type would have to name mesh axes.
 pub(super) fn with_numbers<T: Tree>(x: T, name: &str, axes: &Axes) -> Result<T> {
     let flat = Flat::of(&x);
     let Some(number) = flat.def.plain_number() else { return Ok(x) };
     let is_sum_of_bools = name == "psum" && matches!(number, Scalar::Bool(_));
-    let is_unchanged = matches!(name, "pmean" | "pmax" | "pmin" | "pcast" | "pshift" | "pshuffle" | "pbroadcast");
-    if is_unchanged {
+    let is_equal_everywhere = matches!(name, "pmean" | "pmax" | "pmin" | "pshift" | "pshuffle" | "pbroadcast");
+    // Next to arrays, a cast leaves numbers as they are. By itself a number, such as the start of a carry, would stay invariant.
+    let is_cast_of_arrays = name == "pcast" && !flat.leaves.is_empty();
+    if is_equal_everywhere || is_cast_of_arrays {
         return Ok(x);
     }
     // Groups of different sizes have no single sum.
