@@ -85,8 +85,11 @@ fn check_tangent(aval: &Aval, t: &Array) -> Result<Option<Array>> {
     if !aval.dtype.is_inexact() {
         return Ok(None);
     }
-    // Numbers take the dtype of the value; other tangents must have it.
-    if t.shape() != aval.shape.as_slice() || (t.dtype() != aval.dtype && !t.weak_type()) {
+    // Numbers take the dtype of the value. Other tangents must have it, unless the value is weakly typed and has 64 bits, such as
+    // `arange(3.0)`: then `ones(3)` is converted without a loss.
+    let is_same_kind = t.dtype().is_inexact() && t.dtype().is_complex() == aval.dtype.is_complex();
+    let is_converted = t.weak_type() || (aval.weak && aval.dtype.is_wide() && is_same_kind);
+    if t.shape() != aval.shape.as_slice() || (t.dtype() != aval.dtype && !is_converted) {
         return Err(err!(
             Type,
             "primal and tangent arguments do not match; expected a tangent of type {}, got {}",

@@ -6,6 +6,22 @@ use shardax::prelude::*;
 use crate::common::quick::setup;
 use crate::{close, message, noise, numbers, ramp};
 
+/// Float literals of Rust have 64 bits, and `ones` has 32: JAX's `arange(3.)` and `ones(3)` have one dtype.
+#[test]
+fn tangents_of_weakly_typed_values_are_converted() -> Result<()> {
+    setup();
+    let cube = |x: Array| x.pow(3);
+    let (_, tangent) = jvp(cube, arange(3.0), ones(3))?;
+    assert_eq!(tangent.to_vec::<f64>()?, [0.0, 3.0, 12.0]);
+    let (_, pullback) = vjp(cube, arange(3.0))?;
+    assert_eq!(pullback.call(ones(3))?.0.to_vec::<f64>()?, [0.0, 3.0, 12.0]);
+    // The dtype of other values is a choice, and complex tangents belong to complex values.
+    assert!(jvp(cube, ones(3), ones(3).astype(f64)).is_err());
+    assert!(jvp(cube, arange(3.0).astype(f64), ones(3)).is_err());
+    assert!(jvp(cube, arange(3.0), complex(ones(3), ones(3))).is_err());
+    Ok(())
+}
+
 #[test]
 fn integers_have_float0_gradients() -> Result<()> {
     setup();
