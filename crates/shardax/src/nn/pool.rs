@@ -101,21 +101,30 @@ fn extended<T: Clone>(spatial: &[T], batch: usize, value: T) -> Vec<T> {
     [vec![value.clone(); batch], spatial.to_vec(), vec![value]].concat()
 }
 
+/// Returns a window over `x`. A number is its size in all dimensions but the batch and the features.
+fn pool_of(x: &Array, window: impl IntoSizes) -> Pool {
+    let spatial = x.ndim().saturating_sub(2).max(1);
+    Pool::new(window.into_sizes_of(spatial))
+}
+
 /// Pools a channels-last array: computes the maximum of each window, without padding.
 ///
-/// `x` is `[..., spatial dimensions, features]`. The window moves by `strides`; `window` and `strides` must have one entry
-/// for each spatial dimension. If elements are equal, the first one gets the gradient, as in JAX. [`Pool`] has more options.
+/// `x` is `[..., spatial dimensions, features]`. The window moves by `strides`; `window` and `strides` have one entry for each
+/// spatial dimension. A number is the size in all dimensions but the first and the last. If elements are equal, the first one
+/// gets the gradient, as in JAX. [`Pool`] has more options.
 ///
 /// ```
 /// # use shardax::prelude::*;
 /// # use shardax::nn::max_pool;
 /// let x = array([[1.0f32, 2.0], [4.0, 3.0]]).reshape([1, 2, 2, 1]);
 /// assert_eq!(max_pool(&x, [2, 2], [2, 2]).item::<f32>()?, 4.0);
+/// assert_eq!(max_pool(&x, 2, 2).item::<f32>()?, 4.0);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
 pub fn max_pool(x: impl ArrayLike, window: impl IntoSizes, strides: impl IntoSizes) -> Array {
-    Pool::new(window).strides(strides).max(x)
+    let x = x.into_array();
+    pool_of(&x, window).strides(strides).max(x)
 }
 
 /// Pools a channels-last array by minima; see [`max_pool`].
@@ -128,7 +137,8 @@ pub fn max_pool(x: impl ArrayLike, window: impl IntoSizes, strides: impl IntoSiz
 /// ```
 #[track_caller]
 pub fn min_pool(x: impl ArrayLike, window: impl IntoSizes, strides: impl IntoSizes) -> Array {
-    Pool::new(window).strides(strides).min(x)
+    let x = x.into_array();
+    pool_of(&x, window).strides(strides).min(x)
 }
 
 /// Pools a channels-last array by means; see [`max_pool`].
@@ -141,5 +151,6 @@ pub fn min_pool(x: impl ArrayLike, window: impl IntoSizes, strides: impl IntoSiz
 /// ```
 #[track_caller]
 pub fn avg_pool(x: impl ArrayLike, window: impl IntoSizes, strides: impl IntoSizes) -> Array {
-    Pool::new(window).strides(strides).avg(x)
+    let x = x.into_array();
+    pool_of(&x, window).strides(strides).avg(x)
 }
