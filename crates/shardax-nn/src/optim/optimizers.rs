@@ -92,6 +92,7 @@ pub fn sgd(learning_rate: impl Into<Schedule>) -> Sgd {
 /// let state = TrainState::create(ones([2]), sgd(0.1).momentum(0.9))?;
 /// assert_eq!(state.tx.0.map(|trace| trace.decay), Some(0.9));
 /// let nesterov = sgd(0.1).momentum(0.9).nesterov(true);
+/// assert_eq!(nesterov.0, sgd(0.1).nesterov(true).momentum(0.9).0);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
@@ -103,18 +104,22 @@ pub trait SgdOptions {
     /// Sets the decay rate of the accumulated updates. Default: none are accumulated.
     fn momentum(self, momentum: f64) -> Self;
 
-    /// Sets whether momentum is Nesterov's. Call it after [`momentum`](SgdOptions::momentum); without momentum it has no
-    /// effect, as in Optax. Default false.
+    /// Sets whether momentum is Nesterov's. Without [`momentum`](SgdOptions::momentum) it does not change the updates.
+    /// Default false.
     fn nesterov(self, nesterov: bool) -> Self;
 }
 
 impl SgdOptions for Sgd {
     fn momentum(self, momentum: f64) -> Self {
-        (Some(trace(momentum, false)), self.1)
+        let nesterov = self.0.is_some_and(|trace| trace.nesterov);
+        (Some(trace(momentum, nesterov)), self.1)
     }
 
     fn nesterov(self, nesterov: bool) -> Self {
-        (self.0.map(|momentum| trace(momentum.decay, nesterov)), self.1)
+        let momentum = self.0.map(|trace| trace.decay);
+        // A decay of 0 leaves updates as they are, and remembers the choice for a later `momentum`.
+        let has_trace = momentum.is_some() || nesterov;
+        (has_trace.then(|| trace(momentum.unwrap_or(0.0), nesterov)), self.1)
     }
 }
 
@@ -152,7 +157,8 @@ pub fn adam(learning_rate: impl Into<Schedule>) -> Adam {
 }
 
 /// Adam with decoupled weight decay: each step also subtracts `learning_rate * weight_decay * parameter`, which Adam does not
-/// scale. Optax's default `weight_decay` is 1e-4. [`AdamOptions`] sets other decay rates and epsilons.
+/// scale. The default decay is 1e-4; [`WeightDecayOptions`] sets another one. [`AdamOptions`] sets other decay rates and
+/// epsilons.
 ///
 /// Every parameter decays. To leave out some, such as biases, select the others with
 /// [`mask`](WeightDecayOptions::mask).
@@ -162,11 +168,11 @@ pub fn adam(learning_rate: impl Into<Schedule>) -> Adam {
 /// ```
 /// use shardax_nn::prelude::*;
 /// let rate = warmup_cosine_decay_schedule(0.0, 3e-4, 1000, 10_000, 3e-5);
-/// let optimizer = (clip_by_global_norm(1.0), adamw(rate, 0.1).b2(0.95));
+/// let optimizer = (clip_by_global_norm(1.0), adamw(rate).weight_decay(0.1).b2(0.95));
 /// assert_eq!(optimizer.1.0.b2, 0.95);
 /// ```
-pub fn adamw(learning_rate: impl Into<Schedule>, weight_decay: f64) -> AdamW {
-    (scale_by_adam(), add_decayed_weights(weight_decay), scale_by_learning_rate(learning_rate))
+pub fn adamw(learning_rate: impl Into<Schedule>) -> AdamW {
+    (scale_by_adam(), add_decayed_weights(1e-4), scale_by_learning_rate(learning_rate))
 }
 
 /// RMSProp: gradients divided by the root of an average of their squares, with decay 0.9 and epsilon 1e-8.
@@ -222,22 +228,22 @@ pub fn lion(learning_rate: impl Into<Schedule>) -> Lion {
 }
 
 /// LAMB, for large batches: Adam with epsilon 1e-6, whose update of each array is scaled by the ratio of the parameter's norm to
-/// the update's norm. Optax's default `weight_decay` is 0.
+/// the update's norm. Nothing decays by default; [`WeightDecayOptions`] sets a weight decay.
 ///
 /// Source: [You et al. 2019](https://arxiv.org/abs/1904.00962).
 ///
 /// ```
 /// use shardax_nn::prelude::*;
-/// let mut state = TrainState::create(array([3.0f32, 4.0]), lamb(0.1, 0.0))?;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), lamb(0.1))?;
 /// for _ in 0..2 {
 ///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
 /// }
 /// assert!(allclose(&state.params, array([2.2861892f32, 4.7138112]), 1e-4, 0.0)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
-pub fn lamb(learning_rate: impl Into<Schedule>, weight_decay: f64) -> Lamb {
+pub fn lamb(learning_rate: impl Into<Schedule>) -> Lamb {
     let adam = ScaleByAdam { eps: 1e-6, ..scale_by_adam() };
-    (adam, add_decayed_weights(weight_decay), scale_by_trust_ratio(), scale_by_learning_rate(learning_rate))
+    (adam, add_decayed_weights(0.0), scale_by_trust_ratio(), scale_by_learning_rate(learning_rate))
 }
 
 /// Adafactor: updates are scaled to each parameter's size, and means of squares are stored for rows and columns only. If the
@@ -320,12 +326,12 @@ pub fn adamax(learning_rate: impl Into<Schedule>) -> Adamax {
     (scale_by_adamax(), scale_by_learning_rate(learning_rate))
 }
 
-/// Adamax with decoupled weight decay, like [`adamw`]. Optax's default `weight_decay` is 1e-4.
+/// Adamax with decoupled weight decay, like [`adamw`]. The default decay is 1e-4; [`WeightDecayOptions`] sets another one.
 ///
 /// ```
 /// use shardax_nn::optim::adamaxw;
 /// use shardax_nn::prelude::*;
-/// let mut state = TrainState::create(array([3.0f32, 4.0]), adamaxw(0.1, 0.1))?;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), adamaxw(0.1).weight_decay(0.1))?;
 /// for _ in 0..2 {
 ///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
 /// }
@@ -333,28 +339,28 @@ pub fn adamax(learning_rate: impl Into<Schedule>) -> Adamax {
 /// assert!(allclose(&state.params, array([2.7413f32, 4.1194]), 1e-4, 0.0)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
-pub fn adamaxw(learning_rate: impl Into<Schedule>, weight_decay: f64) -> AdamaxW {
-    (scale_by_adamax(), add_decayed_weights(weight_decay), scale_by_learning_rate(learning_rate))
+pub fn adamaxw(learning_rate: impl Into<Schedule>) -> AdamaxW {
+    (scale_by_adamax(), add_decayed_weights(1e-4), scale_by_learning_rate(learning_rate))
 }
 
 /// Adan: Adam with Nesterov's momentum, which it estimates from differences of gradients. The decay rates are 0.98, 0.92 and
-/// 0.99, and the epsilons 1e-8. Optax's default `weight_decay` is 0.
+/// 0.99, and the epsilons 1e-8. Nothing decays by default; [`WeightDecayOptions`] sets a weight decay.
 ///
 /// Source: [Xie et al. 2022](https://arxiv.org/abs/2208.06677).
 ///
 /// ```
 /// use shardax_nn::optim::adan;
 /// use shardax_nn::prelude::*;
-/// let mut state = TrainState::create(array([3.0f32, 4.0]), adan(0.1, 0.0))?;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), adan(0.1))?;
 /// for _ in 0..2 {
 ///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
 /// }
 /// assert!(allclose(&state.params, array([2.8f32, 4.2]), 1e-4, 0.0)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
-pub fn adan(learning_rate: impl Into<Schedule>, weight_decay: f64) -> Adan {
+pub fn adan(learning_rate: impl Into<Schedule>) -> Adan {
     let adan = ScaleByAdan { eps_root: 1e-8, ..scale_by_adan() };
-    (adan, add_decayed_weights(weight_decay), scale_by_learning_rate(learning_rate))
+    (adan, add_decayed_weights(0.0), scale_by_learning_rate(learning_rate))
 }
 
 /// AMSGrad: Adam that divides by the root of the largest mean of squares so far instead of the current one.
@@ -376,17 +382,21 @@ pub fn amsgrad(learning_rate: impl Into<Schedule>) -> Amsgrad {
 }
 
 /// Stochastic gradient descent with differential privacy. Each gradient must be `[batch, …]`, the gradients of every example,
-/// as `vmap(grad(loss))` returns them. `seed` is the seed of the noise.
+/// as `vmap(grad(loss))` returns them. `key` is the key of the noise, or its seed.
 ///
 /// Source: [Abadi et al. 2016](https://arxiv.org/abs/1607.00133).
 pub fn dpsgd(
     learning_rate: impl Into<Schedule>,
     l2_norm_clip: f64,
     noise_multiplier: f64,
-    seed: impl ArrayLike,
+    key: impl ArrayLike,
     momentum: Option<f64>,
 ) -> DpSgd {
-    let aggregate = differentially_private_aggregate(l2_norm_clip, noise_multiplier, &random::key(seed));
+    let key = key.into_array();
+    // Keys without a dtype of keys are vectors of words.
+    let is_seed = !key.dtype().is_key() && key.ndim() == 0;
+    let key = if is_seed { random::key(key) } else { key };
+    let aggregate = differentially_private_aggregate(l2_norm_clip, noise_multiplier, &key);
     (aggregate, momentum.map(|decay| trace(decay, false)), scale_by_learning_rate(learning_rate))
 }
 
