@@ -60,8 +60,9 @@ use crate::transfer_guard::{self, Direction};
 ///
 /// # Errors
 /// Returns an error if a tree of shardings does not match the tree of the value (the error contains the key path), and
-/// if a sharding does not fit a shape. A Rust number is an error too, because it is on no device. Always returns an error inside `shard_map` and `pmap`, because each device has
-/// its own shard there.
+/// if a sharding does not fit a shape. Rust numbers without an array are an error too, because they are on no device; numbers
+/// next to arrays stay Rust numbers. Always returns an error inside `shard_map` and `pmap`, because each device has its own
+/// shard there.
 #[track_caller]
 pub fn device_put<T: TreeOrRef<Kind>, Kind>(tree: T, to: impl IntoPrefix<Option<ShardingLike>>) -> Result<T::Owned> {
     PutOptions::new().device_put(tree, to)

@@ -32,8 +32,13 @@ macro_rules! dtypes {
                 match self { $( DType::$name => ElementType::$element, )* }
             }
 
-            /// The name in NumPy and JAX: `float32`.
-            fn name(self) -> &'static str {
+            /// Returns the name in NumPy and JAX: `float32`.
+            ///
+            /// ```
+            /// # use shardax::prelude::*;
+            /// assert_eq!(ones(3).dtype().name(), "float32");
+            /// ```
+            pub fn name(self) -> &'static str {
                 match self { $( DType::$name => $text, )* }
             }
 

@@ -188,7 +188,7 @@ pub(super) fn check_count(cts: &Flat, count: usize) -> Result<()> {
              of the primal function: it has {count} arrays, but the rule returned {}",
             cts.leaves.len()
         )
-        .help("return a tuple with a cotangent for each argument, of the argument's own structure"));
+        .help("return a tuple with a cotangent for each argument, of the argument's own structure; JAX's `None` is `zeros_like(&x)`"));
     }
     Ok(())
 }

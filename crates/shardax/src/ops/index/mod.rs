@@ -118,7 +118,7 @@ pub trait IntoIndexItem {
     message = "`{Self}` is not an index of an array",
     label = "not an index",
     note = "one entry, or a tuple with one for each dimension: `x.get(0)`, `x.get((.., 1..3))`, `x.get(vec![0, 2])`, `x.get(s![..; 2])`",
-    note = "a new dimension is `NewAxis` or `None`: `x.get((.., NewAxis))`; steps are `s![0..4; 2]`, of another dimension `s![.., 0..4; 2]`, and `s![..; -1]` reverses"
+    note = "a new dimension is `NewAxis` or `None`: `x.get((.., NewAxis))`; steps are `s![0..4; 2]`, and `s![..; -1]` reverses; an index with a step is one `s!` of all entries: `s![..; 2, 3..]`"
 )]
 pub trait IntoIndex {
     /// Returns the entries, in order.
