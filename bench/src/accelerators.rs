@@ -59,7 +59,7 @@ pub fn gpt2_step() -> Result<Timing> {
         Ok((state, loss))
     })
     .donate_argnums([0]);
-    let mut state = Optimizer::new(gpt2()?, adamw(1e-3))?;
+    let mut state = Optimizer::new(gpt2()?, adamw(1e-3, 1e-4))?;
     measure_steps(|| {
         let (next, loss) = block_until_ready(step.call((&state, &tokens, &targets))?)?;
         state = next;

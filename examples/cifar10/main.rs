@@ -150,7 +150,7 @@ fn train<M: Classifier>(cli: &Cli, images: &Images, model: M) -> Result<()> {
     let warm_up = steps as usize / 20 + 1;
     let schedule = warmup_cosine_decay_schedule(0.0, rate, warm_up, (steps as usize).max(warm_up + 1), rate / 100.0);
     let replicated = NamedSharding::new(&make_mesh([("batch", n)])?, P![]);
-    let state = device_put(&State::new(model, adamw(schedule).weight_decay(0.02))?, &replicated)?;
+    let state = device_put(&State::new(model, adamw(schedule, 0.02))?, &replicated)?;
 
     let seed = u64::from(cli.seed);
     let augment = cli.augment.iter().fold(Augment::new(seed), |augment, change| match change {

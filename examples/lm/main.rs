@@ -178,7 +178,7 @@ fn main() -> Result<()> {
     let (model_rules, seed, rate, steps) = (rules.clone(), cli.seed, cli.learning_rate, cli.steps as usize);
     let state = rules.init(move || {
         let schedule = warmup_cosine_decay_schedule(0.0, rate, steps / 20 + 1, steps.max(2) + steps / 20, rate / 10.0);
-        let optimizer = (shardax_nn::clip_by_global_norm(1.0), adamw(schedule).weight_decay(0.01));
+        let optimizer = (shardax_nn::clip_by_global_norm(1.0), adamw(schedule, 0.01));
         State::new(Decoder::new(&config, &mut Rngs::new(seed).with_rules(&model_rules))?, optimizer)
     })?;
     println!("{} parameters on {count} devices", state.model.parameter_count());

@@ -149,7 +149,7 @@ fn main() -> Result<()> {
     let (model_rules, seed) = (rules.clone(), cli.run.seed);
     let state = rules.init(move || {
         let pipeline = Pipeline::of(&model_rules, "layers", micro_batches).schedule(schedule.into());
-        State::new(Deep::new(layers, features, pipeline, &mut Rngs::new(seed))?, adamw(learning_rate))
+        State::new(Deep::new(layers, features, pipeline, &mut Rngs::new(seed))?, adamw(learning_rate, 1e-4))
     })?;
     println!("{} parameters, {} layers on each of {stages} stages", state.model.parameter_count(), layers / stages);
 

@@ -109,7 +109,10 @@ fn main() -> Result<()> {
     let Cli { length, features, heads, learning_rate, .. } = cli;
     let (model_rules, seed) = (rules.clone(), cli.run.seed);
     let state = rules.init(move || {
-        State::new(Finder::new(features, heads, &mut Rngs::new(seed).with_rules(&model_rules)), adamw(learning_rate))
+        State::new(
+            Finder::new(features, heads, &mut Rngs::new(seed).with_rules(&model_rules)),
+            adamw(learning_rate, 1e-4),
+        )
     })?;
     let split = NamedSharding::new(&mesh, P![None, "sequence"]);
     let examples = (10_000, move |i| sequence(seed.into(), i, length));

@@ -107,7 +107,7 @@ fn main() -> Result<()> {
     let (seed, steps) = (cli.seed, cli.steps as usize);
     let warm_up = steps / 10 + 1;
     let schedule = warmup_cosine_decay_schedule(0.0, cli.learning_rate, warm_up, steps.max(warm_up + 1), 0.0);
-    let state = device_put(&State::new(model, adamw(schedule).weight_decay(0.05))?, &replicated)?;
+    let state = device_put(&State::new(model, adamw(schedule, 0.05))?, &replicated)?;
     let step = jit(train_step).out_shardings(&replicated).donate_argnums([0]);
     let eval_step = jit(eval_step).out_shardings(&replicated);
 

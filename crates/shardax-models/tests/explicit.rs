@@ -36,7 +36,7 @@ fn run(config: &DecoderConfig, rules: &Rules) -> Result<(Vec<f32>, Vec<String>)>
         let (config, rules) = (config.clone(), rules.clone());
         move || Decoder::new(&config, &mut Rngs::new(0).with_rules(&rules))
     })?;
-    let state = Optimizer::new(model, adamw(1e-2).weight_decay(1e-2))?;
+    let state = Optimizer::new(model, adamw(1e-2, 1e-2))?;
     let tokens = random::randint(random::key(7), [4, 9], 0, 32);
     let tokens = match rules.sharding(["batch"]) {
         Some(sharding) => device_put(&tokens, &sharding)?,

@@ -81,7 +81,7 @@ type Row = (&'static str, fn(&Cases) -> Result<Vec<(Array, Array)>>, f64);
 const OPTIMIZERS: &[Row] = &[
     ("adam", |c| last(adam(1.0), c), 4.0),
     ("nadam", |c| last(ScaleByAdam { nesterov: true, ..scale_by_adam() }, c), 4.0),
-    ("adamw", |c| last(adamw(1.0).weight_decay(0.1), c), 4.0),
+    ("adamw", |c| last(adamw(1.0, 0.1), c), 4.0),
     ("adam_schedule", |c| last(adam(cosine_decay_schedule(1.0, 20_000, 0.1)), c), 8.0),
     ("adabelief", |c| last(scale_by_belief(), c), 4.0),
     ("yogi", |c| last(scale_by_yogi(), c), 4.0),
@@ -105,7 +105,7 @@ const OPTIMIZERS: &[Row] = &[
     ("optimistic_adam", |c| last(optimistic_adam(1.0), c), 8.0),
     ("momentum", |c| last(shardax_nn::optim::trace(0.9, true), c), 4.0),
     ("ema", |c| last(ema(0.999, true), c), 4.0),
-    ("lamb", |c| last(lamb(1.0).weight_decay(0.01), c), 8.0),
+    ("lamb", |c| last(lamb(1.0, 0.01), c), 8.0),
     ("lars", |c| last(lars(1.0, 0.01), c), 8.0),
     ("clip_by_global_norm", |c| last(clip_by_global_norm(1.0), c), 4.0),
     ("clip_to_nothing", |c| last(clip_by_global_norm(0.0), c), 4.0),

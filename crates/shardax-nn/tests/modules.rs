@@ -98,7 +98,7 @@ fn kinds_follow_from_types_and_filters_choose_them() -> Result<()> {
 fn optimizers_update_only_parameters() -> Result<()> {
     setup();
     let x = random::normal(random::key(1), [8, 3]);
-    let start = Optimizer::new(Block::new(&mut Rngs::new(0)), adamw(1e-2).weight_decay(1e-1))?;
+    let start = Optimizer::new(Block::new(&mut Rngs::new(0)), adamw(1e-2, 1e-1))?;
     let message = TrainState::create(start.model.clone(), sgd(0.1)).err().map(|e| e.to_string()).unwrap_or_default();
     assert!(message.contains("frozen.kernel is a Frozen, not a parameter"), "{message}");
 
@@ -256,9 +256,8 @@ fn rules_decide_how_a_model_is_sharded() -> Result<()> {
     let x = random::normal(random::key(1), [32, 16]);
     let losses = |rules: &Rules| -> Result<(Optimizer<Mlp>, Vec<f32>)> {
         let captured = rules.clone();
-        let mut state = rules.init(move || {
-            Optimizer::new(Mlp::new(&mut Rngs::new(0).with_rules(&captured)), adamw(1e-2).weight_decay(1e-2))
-        })?;
+        let mut state =
+            rules.init(move || Optimizer::new(Mlp::new(&mut Rngs::new(0).with_rules(&captured)), adamw(1e-2, 1e-2)))?;
         let step = jit(|mut optimizer: Optimizer<Mlp>, x: Array| -> Result<_> {
             let loss = |model: Mlp| (model.forward(x.clone()) - 1).square().mean(..);
             let (loss, grads) = value_and_grad(loss).call(optimizer.model.clone())?;

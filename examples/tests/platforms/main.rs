@@ -71,8 +71,7 @@ fn gpt_on(mesh: Mesh, config: DecoderConfig, tokens: [usize; 2]) -> Result<Waiti
         .and("embed", along(&["fsdp"]))
         .and("heads", along(&["model"]))
         .and("mlp", along(&["model"]));
-    let types =
-        eval_shape(move || State::new(Decoder::new(&config, &mut Rngs::new(0))?, adamw(1e-3).weight_decay(0.01)), ())?;
+    let types = eval_shape(move || State::new(Decoder::new(&config, &mut Rngs::new(0))?, adamw(1e-3, 0.01)), ())?;
     let shardings = rules.shardings(&types)?;
     let tokens = || shape_dtype_struct(tokens, DType::I32);
     let batch = NamedSharding::new(&mesh, rules.spec(["batch", "length"]));

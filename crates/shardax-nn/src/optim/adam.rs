@@ -58,14 +58,14 @@ pub struct ScaleByAdam {
 ///
 /// ```
 /// use shardax_nn::prelude::*;
-/// let state = TrainState::create(ones([2]), (clip_by_global_norm(1.0), adamw(1e-3).b2(0.95).eps(1e-5)))?;
+/// let state = TrainState::create(ones([2]), (clip_by_global_norm(1.0), adamw(1e-3, 1e-4).b2(0.95).eps(1e-5)))?;
 /// assert_eq!(state.tx.1.0.eps, 1e-5);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an optimizer of Adam's family",
     label = "has no `b1`, `b2` and `eps`",
-    note = "`adam`, `adamw` and `lamb` have these options; in a chain: `(clip_by_global_norm(1.0), adamw(1e-3).b2(0.95))`"
+    note = "`adam`, `adamw` and `lamb` have these options; in a chain: `(clip_by_global_norm(1.0), adamw(1e-3, 1e-4).b2(0.95))`"
 )]
 pub trait AdamOptions: Sized {
     /// Returns the transformation that the other methods change.

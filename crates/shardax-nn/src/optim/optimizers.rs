@@ -157,8 +157,7 @@ pub fn adam(learning_rate: impl Into<Schedule>) -> Adam {
 }
 
 /// Adam with decoupled weight decay: each step also subtracts `learning_rate * weight_decay * parameter`, which Adam does not
-/// scale. The default decay is 1e-4; [`WeightDecayOptions`] sets another one. [`AdamOptions`] sets other decay rates and
-/// epsilons.
+/// scale. Optax's default `weight_decay` is 1e-4. [`AdamOptions`] sets other decay rates and epsilons.
 ///
 /// Every parameter decays. To leave out some, such as biases, select the others with
 /// [`mask`](WeightDecayOptions::mask).
@@ -168,11 +167,11 @@ pub fn adam(learning_rate: impl Into<Schedule>) -> Adam {
 /// ```
 /// use shardax_nn::prelude::*;
 /// let rate = warmup_cosine_decay_schedule(0.0, 3e-4, 1000, 10_000, 3e-5);
-/// let optimizer = (clip_by_global_norm(1.0), adamw(rate).weight_decay(0.1).b2(0.95));
+/// let optimizer = (clip_by_global_norm(1.0), adamw(rate, 0.1).b2(0.95));
 /// assert_eq!(optimizer.1.0.b2, 0.95);
 /// ```
-pub fn adamw(learning_rate: impl Into<Schedule>) -> AdamW {
-    (scale_by_adam(), add_decayed_weights(1e-4), scale_by_learning_rate(learning_rate))
+pub fn adamw(learning_rate: impl Into<Schedule>, weight_decay: f64) -> AdamW {
+    (scale_by_adam(), add_decayed_weights(weight_decay), scale_by_learning_rate(learning_rate))
 }
 
 /// RMSProp: gradients divided by the root of an average of their squares, with decay 0.9 and epsilon 1e-8.
@@ -228,22 +227,22 @@ pub fn lion(learning_rate: impl Into<Schedule>) -> Lion {
 }
 
 /// LAMB, for large batches: Adam with epsilon 1e-6, whose update of each array is scaled by the ratio of the parameter's norm to
-/// the update's norm. Nothing decays by default; [`WeightDecayOptions`] sets a weight decay.
+/// the update's norm. Optax's default `weight_decay` is 0.
 ///
 /// Source: [You et al. 2019](https://arxiv.org/abs/1904.00962).
 ///
 /// ```
 /// use shardax_nn::prelude::*;
-/// let mut state = TrainState::create(array([3.0f32, 4.0]), lamb(0.1))?;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), lamb(0.1, 0.0))?;
 /// for _ in 0..2 {
 ///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
 /// }
 /// assert!(allclose(&state.params, array([2.2861892f32, 4.7138112]), 1e-4, 0.0)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
-pub fn lamb(learning_rate: impl Into<Schedule>) -> Lamb {
+pub fn lamb(learning_rate: impl Into<Schedule>, weight_decay: f64) -> Lamb {
     let adam = ScaleByAdam { eps: 1e-6, ..scale_by_adam() };
-    (adam, add_decayed_weights(0.0), scale_by_trust_ratio(), scale_by_learning_rate(learning_rate))
+    (adam, add_decayed_weights(weight_decay), scale_by_trust_ratio(), scale_by_learning_rate(learning_rate))
 }
 
 /// Adafactor: updates are scaled to each parameter's size, and means of squares are stored for rows and columns only. If the
@@ -326,12 +325,12 @@ pub fn adamax(learning_rate: impl Into<Schedule>) -> Adamax {
     (scale_by_adamax(), scale_by_learning_rate(learning_rate))
 }
 
-/// Adamax with decoupled weight decay, like [`adamw`]. The default decay is 1e-4; [`WeightDecayOptions`] sets another one.
+/// Adamax with decoupled weight decay, like [`adamw`]. Optax's default `weight_decay` is 1e-4.
 ///
 /// ```
 /// use shardax_nn::optim::adamaxw;
 /// use shardax_nn::prelude::*;
-/// let mut state = TrainState::create(array([3.0f32, 4.0]), adamaxw(0.1).weight_decay(0.1))?;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), adamaxw(0.1, 0.1))?;
 /// for _ in 0..2 {
 ///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
 /// }
@@ -339,28 +338,28 @@ pub fn adamax(learning_rate: impl Into<Schedule>) -> Adamax {
 /// assert!(allclose(&state.params, array([2.7413f32, 4.1194]), 1e-4, 0.0)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
-pub fn adamaxw(learning_rate: impl Into<Schedule>) -> AdamaxW {
-    (scale_by_adamax(), add_decayed_weights(1e-4), scale_by_learning_rate(learning_rate))
+pub fn adamaxw(learning_rate: impl Into<Schedule>, weight_decay: f64) -> AdamaxW {
+    (scale_by_adamax(), add_decayed_weights(weight_decay), scale_by_learning_rate(learning_rate))
 }
 
 /// Adan: Adam with Nesterov's momentum, which it estimates from differences of gradients. The decay rates are 0.98, 0.92 and
-/// 0.99, and the epsilons 1e-8. Nothing decays by default; [`WeightDecayOptions`] sets a weight decay.
+/// 0.99, and the epsilons 1e-8. Optax's default `weight_decay` is 0.
 ///
 /// Source: [Xie et al. 2022](https://arxiv.org/abs/2208.06677).
 ///
 /// ```
 /// use shardax_nn::optim::adan;
 /// use shardax_nn::prelude::*;
-/// let mut state = TrainState::create(array([3.0f32, 4.0]), adan(0.1))?;
+/// let mut state = TrainState::create(array([3.0f32, 4.0]), adan(0.1, 0.0))?;
 /// for _ in 0..2 {
 ///     state = state.apply_gradients(array([1.0f32, -2.0]))?;
 /// }
 /// assert!(allclose(&state.params, array([2.8f32, 4.2]), 1e-4, 0.0)?);
 /// # Ok::<(), shardax::Error>(())
 /// ```
-pub fn adan(learning_rate: impl Into<Schedule>) -> Adan {
+pub fn adan(learning_rate: impl Into<Schedule>, weight_decay: f64) -> Adan {
     let adan = ScaleByAdan { eps_root: 1e-8, ..scale_by_adan() };
-    (adan, add_decayed_weights(0.0), scale_by_learning_rate(learning_rate))
+    (adan, add_decayed_weights(weight_decay), scale_by_learning_rate(learning_rate))
 }
 
 /// AMSGrad: Adam that divides by the root of the largest mean of squares so far instead of the current one.

@@ -211,7 +211,7 @@ options! {
 ///
 /// // Only matrices decay, and biases and scales do not.
 /// let model = Linear::builder(2, 3).bias_init(initializers::ones()).build(&mut Rngs::new(0));
-/// let optimizer = adamw(1.0).weight_decay(0.5).mask(Filter::predicate(|_, p| p.ndim() > 1)).b2(0.95);
+/// let optimizer = adamw(1.0, 0.5).mask(Filter::predicate(|_, p| p.ndim() > 1)).b2(0.95);
 /// let mut state = TrainState::create(model.clone(), optimizer)?;
 /// state = state.apply_gradients(tree::map(|p| zeros_like(&p), model.clone())?)?;
 /// assert!(allclose(&state.params.kernel, &model.kernel * 0.5, 1e-6, 0.0)?);

@@ -56,7 +56,7 @@ fn of_moments() {
     check("sgd", sgd(0.1));
     check("sgd_momentum", sgd_momentum(0.1, 0.9, true));
     check("adam", adam(0.1));
-    check("adamw", adamw(0.1).weight_decay(0.01));
+    check("adamw", adamw(0.1, 0.01));
     check("rmsprop", rmsprop(0.1));
     check("adagrad", adagrad(0.1));
     check("lion", lion(0.1));
@@ -67,7 +67,7 @@ fn of_moments() {
 
 #[test]
 fn of_norms() {
-    check("lamb", lamb(0.1).weight_decay(0.01));
+    check("lamb", lamb(0.1, 0.01));
     check("lars", lars(0.1, 0.01));
     check("fromage", fromage(0.1));
     check("clip_by_global_norm", (clip_by_global_norm(0.5), sgd(0.1)));

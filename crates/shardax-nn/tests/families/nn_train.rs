@@ -14,14 +14,14 @@ pub fn function(case: &Case) -> Option<Fun> {
         "first_weights" => many(move |_| Ok(first_weights(run.dtype))),
         "char_lm" => {
             let schedule = warmup_cosine_decay_schedule(0.0, 1e-2, 3, 10, 0.0);
-            run.train(CharLm::new, CharLm::loss, (clip_by_global_norm(0.5), adamw(schedule)))
+            run.train(CharLm::new, CharLm::loss, (clip_by_global_norm(0.5), adamw(schedule, 1e-4)))
         }
         "cnn" => {
             let decay = masked(add_decayed_weights(1e-2), "**.kernel");
             run.train(Cnn::new, Cnn::loss, (decay, sgd_momentum(cosine_decay_schedule(0.1, 10, 0.0), 0.9, true)))
         }
         "gpt" => {
-            let inner = inject_hyperparams([("learning_rate", 3e-3)], |h| adamw(&h["learning_rate"]).weight_decay(0.1));
+            let inner = inject_hyperparams([("learning_rate", 3e-3)], |h| adamw(&h["learning_rate"], 0.1));
             run.train(Gpt::new, Gpt::loss, multi_steps(inner, 2))
         }
         _ => None,

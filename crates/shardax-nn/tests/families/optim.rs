@@ -25,11 +25,11 @@ pub fn function(case: &Case) -> Option<Fun> {
             run((scale, scale_by_learning_rate(rate?)))
         }
         "adam_nesterov" => run((ScaleByAdam { nesterov: true, ..scale_by_adam() }, scale_by_learning_rate(rate?))),
-        "adamw" => run(adamw(rate?).weight_decay(number("weight_decay")?)),
+        "adamw" => run(adamw(rate?, number("weight_decay")?)),
         "rmsprop" => run(rmsprop(rate?)),
         "adagrad" => run(adagrad(rate?)),
         "lion" => run(lion(rate?)),
-        "lamb" => run(lamb(rate?)),
+        "lamb" => run(lamb(rate?, 0.0)),
         "clip_by_global_norm" => run((clip_by_global_norm(number("max_norm")?), sgd(rate?))),
         "clip" => run((clip(number("max_delta")?), sgd(rate?))),
         "add_decayed_weights" => run((add_decayed_weights(number("weight_decay")?), sgd(rate?))),

@@ -37,7 +37,7 @@ pub fn function(case: &Case) -> Option<Fun> {
             run.ten((adam, scale_by_learning_rate(0.1)))
         }
         "nadam" => run.ten((ScaleByAdam { nesterov: true, ..scale_by_adam() }, scale_by_learning_rate(0.1))),
-        "adamw" => run.ten(adamw(0.1).weight_decay(0.1)),
+        "adamw" => run.ten(adamw(0.1, 0.1)),
         "adam_schedule" => run.ten(adam(exponential_decay(0.2, 2, 0.5))),
         "adamw_schedule" => {
             let decay = add_decayed_weights(linear_schedule(0.5, 0.0, 5));
@@ -56,8 +56,8 @@ pub fn function(case: &Case) -> Option<Fun> {
         "adadelta" => run.ten(adadelta(10.0)),
         "adabelief" => run.ten(adabelief(0.1)),
         "adamax" => run.ten(adamax(0.1)),
-        "adamaxw" => run.ten(adamaxw(0.1).weight_decay(0.1)),
-        "adan" => run.ten(adan(0.1).weight_decay(0.1)),
+        "adamaxw" => run.ten(adamaxw(0.1, 0.1)),
+        "adan" => run.ten(adan(0.1, 0.1)),
         "amsgrad" => run.ten(amsgrad(0.1)),
         "lion" => run.ten(lion(0.1)),
         "radam" => run.ten(radam(0.1)),
@@ -66,7 +66,7 @@ pub fn function(case: &Case) -> Option<Fun> {
         "signum" => run.ten(signum(0.1, 0.9)),
         "sm3" => run.ten(sm3(0.1)),
         "noisy_sgd" => run.ten(noisy_sgd(0.1, &random::key(7))),
-        "lamb" => run.ten(lamb(0.1).weight_decay(0.01)),
+        "lamb" => run.ten(lamb(0.1, 0.01)),
         "lars" => run.ten(lars(10.0, 0.01)),
         "fromage" => run.ten(fromage(0.1)),
         "fromage_schedule" => run.ten(fromage(exponential_decay(0.2, 2, 0.5))),

@@ -156,7 +156,7 @@ impl Lm {
 pub type State = Optimizer<Lm>;
 
 pub fn start(config: &Config) -> Result<State> {
-    Optimizer::new(Lm::new(config)?, adamw(3e-3).weight_decay(1e-2))
+    Optimizer::new(Lm::new(config)?, adamw(3e-3, 1e-2))
 }
 
 /// Takes a step of AdamW; returns the next state, the loss and the gradients.

@@ -136,7 +136,7 @@ pub fn decoder(setup: &Setup, sizes: Sizes) -> Result<Plan> {
     let types = eval_shape(
         move || {
             let mut rngs = Rngs::new(0).with_policy(Policy::bf16_compute()).with_rules(&model_rules);
-            State::new(Decoder::new(&config, &mut rngs)?, adamw(1e-3).weight_decay(0.1))
+            State::new(Decoder::new(&config, &mut rngs)?, adamw(1e-3, 0.1))
         },
         (),
     )?;

@@ -20,10 +20,8 @@ fn types<T: Tree>(tree: &T) -> Vec<String> {
 fn types_of_restored_arrays() -> Result<()> {
     setup();
     let folder = Folder::new();
-    let state = Optimizer::new(
-        Linear::builder(8, 16).kernel_axes(["in", "out"]).build(&mut Rngs::new(0)),
-        adamw(0.1).weight_decay(0.0),
-    )?;
+    let state =
+        Optimizer::new(Linear::builder(8, 16).kernel_axes(["in", "out"]).build(&mut Rngs::new(0)), adamw(0.1, 0.0))?;
     fn rules(mesh: &Mesh) -> Rules {
         Rules::new(mesh, [("in", "x"), ("out", "y")])
     }

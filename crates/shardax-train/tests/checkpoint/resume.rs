@@ -30,7 +30,7 @@ impl Mlp {
 type State = Optimizer<Mlp>;
 
 fn start(rules: &Rules, seed: u32) -> Result<State> {
-    rules.device_put(&Optimizer::new(Mlp::new(rules, seed), adamw(1e-2))?)
+    rules.device_put(&Optimizer::new(Mlp::new(rules, seed), adamw(1e-2, 1e-4))?)
 }
 
 fn train_step(mut optimizer: State, batch: Batch) -> Result<(State, Array)> {

@@ -120,7 +120,7 @@ fn models_optimizers_and_keys_come_back() -> Result<()> {
     setup();
     let folder = Folder::new();
     let make = |seed: u32| -> Result<_> {
-        let optimizer = Optimizer::new(net(seed), adamw(1e-3))?;
+        let optimizer = Optimizer::new(net(seed), adamw(1e-3, 1e-4))?;
         Ok((optimizer, Rngs::new(seed).with("dropout", seed + 1), random::split(random::key(seed), 3)))
     };
     let (saved, other) = (make(1)?, make(2)?);
@@ -219,7 +219,7 @@ fn a_part_of_a_tree_is_restored() -> Result<()> {
     setup();
     let folder = Folder::new();
     let path = folder.join("state");
-    let state = Optimizer::new(net(1), adamw(1e-3))?;
+    let state = Optimizer::new(net(1), adamw(1e-3, 1e-4))?;
     checkpoint::save(&path, &state)?;
     let saved = Checkpoint::open(&path)?;
 

@@ -34,7 +34,7 @@ fn data() -> impl Stream<Item = (Array, Array)> {
 
 fn begin(seed: u32) -> Result<State> {
     let model = Linear::new(2, 1, &mut Rngs::new(seed));
-    Ok((TrainState::create(model, adamw(0.05).weight_decay(1e-3))?, RngStream::new(random::key(seed))))
+    Ok((TrainState::create(model, adamw(0.05, 1e-3))?, RngStream::new(random::key(seed))))
 }
 
 fn train_step((state, mut rngs): State, (x, y): (Array, Array)) -> Result<(State, MultiMetric)> {
