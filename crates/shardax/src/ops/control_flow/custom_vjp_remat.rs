@@ -106,9 +106,9 @@ where
             return self.f.apply(args);
         }
         let (out, residuals) = self.fwd.apply(stop_gradient(args.clone()))?;
-        // Residuals can be Rust numbers only, which have no leaf to map.
-        let unchanged = residuals.clone();
-        let residuals = tree::map(always_saved, residuals).unwrap_or(unchanged);
+        // `map` rejects residuals that are Rust numbers only.
+        let has_arrays = !tree::leaves(&residuals).is_empty();
+        let residuals = if has_arrays { tree::map(always_saved, residuals)? } else { residuals };
         CustomVjp { f: first::<F::Output, Res, Args>, rules: self.rules.clone(), args: PhantomData }
             .apply((out, residuals, args))
     }
