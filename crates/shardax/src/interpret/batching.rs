@@ -172,6 +172,20 @@ impl BatchAxis {
             Err(e) => Array::from_result(Err(e), array),
         }
     }
+
+    /// Returns the first carry of a loop with its batch axis at 0. `entry` is the body's type for it. A carry without a sharding, such
+    /// as the zeros at which a sum of cotangents starts, becomes unreduced or reduced as this type is.
+    #[track_caller]
+    pub fn first_carry(&self, carry: &Array, dim: Option<usize>, entry: &Aval) -> Array {
+        let has_none = dim.is_none() && carry.aval().sharding().is_none();
+        match entry.sharding().filter(|typed| has_none && typed.is_partial()) {
+            Some(typed) => {
+                let carry = carry.broadcast_in_dim_as(carry.shape(), (0..carry.ndim()).collect(), typed.clone());
+                self.moved(&carry, dim, 0)
+            }
+            None => self.moved(carry, dim, 0),
+        }
+    }
 }
 
 /// The axis that `vmap` binds while it traces.

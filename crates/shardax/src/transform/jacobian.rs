@@ -21,6 +21,7 @@ use crate::ops::lax::iota;
 use crate::runtime::concrete_inputs::WholeArrays;
 use crate::runtime::implicit_jit;
 use crate::scope;
+use crate::sharding::Typed;
 
 /// Returns the Jacobian of a function by forward mode, one column per input element. It is faster than reverse mode if
 /// there are more outputs than inputs.
@@ -281,7 +282,7 @@ impl Mode for Forward {
             let x = &at.primals[at.operand(leaf)];
             let columns = vmap(|t: Array| -> Result<Vec<Array>> {
                 let mut tangents: Tangents = vec![None; at.primals.len()];
-                tangents[at.operand(leaf)] = Some(t);
+                tangents[at.operand(leaf)] = Some(in_state_of(t, x.aval().sharding()));
                 let (outs, ts) =
                     scope::transform("jvp", || ad::jvp_eval(&at.traced.program, &at.primals, &tangents, false))?;
                 Ok(outs.iter().zip(ts).take(at.rows).map(|(out, t)| t.unwrap_or_else(|| zero_tangent(out))).collect())
@@ -310,7 +311,7 @@ impl Mode for Reverse {
             differentiable(Self::NAME, "outputs", &out.aval())?;
             let rows = vmap(|ct: Array| -> Result<Vec<Array>> {
                 let mut cts: Tangents = vec![None; at.outs.len()];
-                cts[i] = Some(ct);
+                cts[i] = Some(in_state_of(ct, out.aval().sharding().map(Typed::cotangent).as_ref()));
                 let in_cts = linear.transpose(&cts)?;
                 let slopes = at.wanted.iter().zip(&positions).map(|(&leaf, &position)| {
                     let ct = in_cts.get(position).cloned().flatten();
@@ -340,6 +341,14 @@ fn differentiable(name: &str, what: &str, aval: &Aval) -> Result<()> {
 /// The tangent of a result that does not depend on the arguments.
 fn zero_tangent(out: &Array) -> Array {
     if out.dtype().is_inexact() { zeros(&out.aval()) } else { Array::zeros_of(&out.aval().with_dtype(DType::Float0)) }
+}
+
+/// Returns an entry of a basis, unreduced or reduced as this sharding is.
+fn in_state_of(entry: Array, sharding: Option<&Typed>) -> Array {
+    match sharding.filter(|typed| typed.is_partial()) {
+        Some(typed) => entry.sharded(typed),
+        None => entry,
+    }
 }
 
 /// The standard basis: one array like `x` per element of `x`, each with a 1 at that element.

@@ -158,6 +158,46 @@ fn rules_use_the_mesh_of_their_operands() -> Result<()> {
     Ok(())
 }
 
+/// Bases of Jacobians, and zeros at which loops start to add cotangents, are unreduced or reduced like the values.
+#[test]
+fn jacobians_of_reduced_values_equal_plain_ones() -> Result<()> {
+    fn product(x: Array) -> Array {
+        (x.get(0) * &x + 1).square().sum(..)
+    }
+    fn recurrence(x: Array) -> Result<Array> {
+        fn step(c: Array, v: Array) -> (Array, Array) {
+            let c = c * v + 1;
+            (c.clone(), c)
+        }
+        Ok(shardax::scan(step, x.get(0), x)?.1.square().sum(..))
+    }
+    fn power(x: Array) -> Result<Array> {
+        let body = |(i, c): (Array, Array)| (i + 1, c * &x);
+        Ok(while_loop(|(i, _): (Array, Array)| i.less(3), body, (array(0), x.clone()))?.1.sum(..))
+    }
+    fn derivatives(x: &Array) -> Result<[Array; 8]> {
+        Ok([
+            jacfwd(product).call(x)?,
+            jacrev(product).call(x)?,
+            hessian(product).call(x)?,
+            jacfwd(recurrence).call(x)?,
+            jacrev(recurrence).call(x)?,
+            hessian(recurrence).call(x)?,
+            jacfwd(power).call(x)?,
+            jacfwd(jacfwd(power)).call(x)?,
+        ])
+    }
+    setup();
+    let x = array([1.0f32, -2.0, 0.5]);
+    let want = derivatives(&x)?.map(|y| host(&y));
+    let (_, _guard) = mesh([("x", 2), ("y", 4)]);
+    let reduced = device_put(&x, P![None].reduced(["x"]))?;
+    for (i, (y, want)) in derivatives(&reduced)?.into_iter().zip(want).enumerate() {
+        assert_eq!(total(y), want, "{i}");
+    }
+    Ok(())
+}
+
 #[test]
 fn axis_index_over_no_axes() -> Result<()> {
     let (_, _guard) = mesh([("x", 2), ("y", 4)]);

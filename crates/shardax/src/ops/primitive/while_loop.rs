@@ -308,8 +308,13 @@ impl Primitive for While {
             break (cond, body, each == [true]);
         };
         drop(search);
-        let moved: Vec<Array> = (0..carry.len())
-            .map(|i| if batched[i] { axis.moved(&carry[i], carry_dims[i], 0) } else { carry[i].clone() })
+        let entries = this.body.in_avals().skip(body_args.len());
+        let moved: Vec<Array> = entries
+            .enumerate()
+            .map(|(i, entry)| match batched[i] {
+                true => axis.first_carry(&carry[i], carry_dims[i], entry),
+                false => carry[i].clone(),
+            })
             .collect();
         let out_dims = batched.iter().map(|b| b.then_some(0)).collect();
         if !each {

@@ -382,8 +382,8 @@ impl Primitive for Scan {
         };
         drop(search);
         // The batch axis follows the scanned axis, because the loop scans the leading one.
-        let operands = args.iter().enumerate().map(|(i, arg)| match in_roles[i] {
-            Carry if batched[i] => axis.moved(arg, dims[i], 0),
+        let operands = args.iter().zip(scan.body.in_avals()).enumerate().map(|(i, (arg, entry))| match in_roles[i] {
+            Carry if batched[i] => axis.first_carry(arg, dims[i], entry),
             Scanned if batched[i] => axis.moved(arg, dims[i], 1),
             _ => arg.clone(),
         });
