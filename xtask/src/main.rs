@@ -27,6 +27,8 @@ mod attention;
 mod book;
 mod counts;
 mod device;
+#[cfg(test)]
+mod features;
 mod fuzz;
 mod licences;
 mod links;
