@@ -91,6 +91,6 @@ pub fn run() -> Result<(), String> {
     for (name, version, _, file) in PACKAGES {
         println!("{name} {version}: {}", folder.join(file).display());
     }
-    println!("now `cargo test -p shardax --test accelerators` compiles for TPUs and GPUs");
+    println!("now `cargo test -p shardax-system-tests --test accelerators` compiles for TPUs and GPUs");
     Ok(())
 }

@@ -20,7 +20,7 @@ pub fn run(root: &Path) -> Result<(), String> {
     }
     let out = folder.join("table.md");
     let status = Command::new(env!("CARGO"))
-        .args(["test", "--package", "shardax", "--test", "accelerators", "--"])
+        .args(["test", "--package", "shardax-system-tests", "--test", "accelerators", "--"])
         .args(["--ignored", "--exact", "attention_table", "--nocapture"])
         .env("SHARDAX_TEST_ATTENTION_OUT", &out)
         .envs(crate::accelerators::variables()?)

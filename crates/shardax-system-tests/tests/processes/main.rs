@@ -4,7 +4,7 @@ mod arrays;
 mod convert;
 mod equal;
 mod explicit;
-#[path = "../common/explicit_programs.rs"]
+#[path = "../../../shardax/tests/common/explicit_programs.rs"]
 mod explicit_programs;
 mod faults;
 mod generated;
@@ -13,7 +13,7 @@ mod hosts;
 mod launch;
 mod maps;
 mod programs;
-#[path = "../common/quick.rs"]
+#[path = "../../../shardax/tests/common/quick.rs"]
 #[allow(dead_code)]
 mod quick;
 mod values;

@@ -4,7 +4,7 @@
 //!
 //! ```sh
 //! SHARDAX_TEST_RANDOM_PROGRAMS=0..200 SHARDAX_TEST_JOB_CASE=random_programs SHARDAX_TEST_JOB_LIMIT=900 \
-//!     cargo test -p shardax --test processes random_programs
+//!     cargo test -p shardax-system-tests --test processes random_programs
 //! ```
 //!
 //! They are compiled without FMA. With it a product and a sum are rounded once where they are in one kernel, which XLA

@@ -7,7 +7,7 @@ use shardax::prelude::*;
 /// The kernel for a platform, with a plain form for the others.
 pub fn all(topology: &Topology, target: &str) -> Result<()> {
     let platform = topology.platform();
-    let file = format!("{}/tests/exported/kernel_{platform}.jax", env!("CARGO_MANIFEST_DIR"));
+    let file = format!("{}/../shardax/tests/exported/kernel_{platform}.jax", env!("CARGO_MANIFEST_DIR"));
     let kernel = Exported::<(Array,), Array>::load(file)?;
     let name = if platform == "tpu" { "tpu" } else { "cuda" };
     let silu = move |x: Array| -> Result<Array> {

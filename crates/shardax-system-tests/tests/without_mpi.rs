@@ -1,5 +1,6 @@
 //! Processes that join by a store in a shared folder, without a launcher and without MPI. Each test has a time limit.
 
+#[path = "../../shardax/tests/common/mod.rs"]
 mod common;
 
 use std::path::Path;

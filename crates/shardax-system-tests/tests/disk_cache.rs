@@ -1,5 +1,6 @@
 //! Compiled programs kept on disk: found again, never believed when anything about them is wrong, never too many.
 
+#[path = "../../shardax/tests/common/mod.rs"]
 mod common;
 
 use std::fs;

@@ -5,12 +5,12 @@
 //! is ended after two minutes: libtpu asks servers, and an abort inside of it hangs.
 
 mod attention;
-#[path = "../common/child.rs"]
+#[path = "../../../shardax/tests/common/child.rs"]
 mod child;
-#[path = "../common/explicit_programs.rs"]
+#[path = "../../../shardax/tests/common/explicit_programs.rs"]
 #[allow(dead_code)]
 mod explicit_programs;
-#[path = "../common/flash.rs"]
+#[path = "../../../shardax/tests/common/flash.rs"]
 mod flash;
 mod kernels;
 mod layouts;
@@ -18,7 +18,7 @@ mod memory;
 mod narrow;
 mod plugins;
 mod programs;
-#[path = "../common/quick.rs"]
+#[path = "../../../shardax/tests/common/quick.rs"]
 #[allow(dead_code)]
 mod quick;
 mod rust_kernels;
