@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
 use shardax::error::{Error, ErrorKind, Result};
@@ -41,7 +42,10 @@ impl EventFile {
     #[track_caller]
     pub fn new(folder: impl AsRef<Path>) -> Result<Self> {
         let time = seconds();
-        let name = format!("events.out.tfevents.{:010}.{}.{}", time as u64, host(), std::process::id());
+        // A program can create several files within a second.
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("events.out.tfevents.{:010}.{}.{}.{count}", time as u64, host(), std::process::id());
         EventFile::create(&folder.as_ref().join(name), None).map_err(|error| error.at(std::panic::Location::caller()))
     }
 

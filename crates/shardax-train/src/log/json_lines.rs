@@ -65,17 +65,22 @@ impl JsonLines {
         let location = std::panic::Location::caller();
         let log = JsonLines { path: path.as_ref().to_owned(), file: None };
         let text = text_of(&log.path).map_err(|error| log.failed("read", &error).at(location))?;
+        let lines = log.complete_lines(&text).map_err(|error| error.at(location))?;
+        Ok(lines.into_iter().map(|(_, line)| line).collect())
+    }
+
+    /// The lines of a log as texts and as numbers, without a last line that an interrupted program wrote in part.
+    fn complete_lines<'a>(&self, text: &'a str) -> Result<Vec<(&'a str, Line)>> {
         let line_count = text.lines().count();
         let mut lines = Vec::new();
         for (at, line) in text.lines().enumerate() {
             match parse(line) {
-                Some(line) => lines.push(line),
+                Some(parsed) => lines.push((line, parsed)),
                 None if at + 1 == line_count => {}
                 None => {
-                    let message = format!("{} line {} is not a line of a log: {line:?}", log.path.display(), at + 1);
+                    let message = format!("{} line {} is not a line of a log: {line:?}", self.path.display(), at + 1);
                     return Err(Error::new(ErrorKind::Value, message)
-                        .help("remove this line from the file, or choose a file that `JsonLines` wrote")
-                        .at(location));
+                        .help("remove this line from the file, or choose a file that `JsonLines` wrote"));
                 }
             }
         }
@@ -108,20 +113,16 @@ fn parse_number(value: &Value) -> Option<f64> {
 }
 
 impl Logger for JsonLines {
-    /// Removes the lines of later steps.
+    /// Removes the lines of later steps. A file with other lines is an error, because it may be no log.
     fn begin(&mut self, step: u64) -> Result<()> {
         self.file = None;
         if self.path.exists() {
             let text = text_of(&self.path).map_err(|error| self.failed("read", &error))?;
-            let mut remaining: String = text
-                .lines()
-                .filter(|line| parse(line).is_some_and(|line| line.step <= step))
-                .flat_map(|line| [line, "\n"])
-                .collect();
+            let lines = self.complete_lines(&text)?.into_iter().filter(|(_, line)| line.step <= step);
+            let remaining: String = lines.flat_map(|(line, _)| [line, "\n"]).collect();
             if remaining != text {
                 let new = self.path.with_extension("jsonl.unfinished");
-                let written =
-                    fs::write(&new, std::mem::take(&mut remaining)).and_then(|()| fs::rename(&new, &self.path));
+                let written = fs::write(&new, remaining).and_then(|()| fs::rename(&new, &self.path));
                 written.map_err(|error| self.failed("write", &error))?;
             }
         }

@@ -41,6 +41,9 @@ fn resumed_runs_replace_lines_of_later_steps() -> Result<()> {
     assert_eq!((steps.len(), steps[0], steps[2]), (3, (10, 1.0), (30, 7.0)));
     std::fs::write(&path, "{\"step\":1}\nodd\n{\"step\":2}\n").expect("the log");
     fails(JsonLines::read(&path), &["metrics.jsonl line 2 is not a line of a log", "odd"]);
+    // The file of another program is not changed.
+    fails(JsonLines::new(&path)?.begin(0), &["metrics.jsonl line 2 is not a line of a log", "odd"]);
+    assert_eq!(std::fs::read_to_string(&path).expect("the file"), "{\"step\":1}\nodd\n{\"step\":2}\n");
     fails(log.log(40, &[("step".to_owned(), 1.0)].into()), &["a number named \"step\"", "metrics.jsonl"]);
     fails(JsonLines::new(folder.write("file", "").join("x.jsonl")), &["cannot create the folder"]);
     Ok(())
@@ -65,6 +68,7 @@ fn event_file_is_read_by_tensorboard() -> Result<()> {
     }
     assert_eq!(bytes, std::fs::read(golden).expect("the golden file"));
     let event_file = EventFile::new(folder.join("runs"))?;
+    assert_ne!(EventFile::new(folder.join("runs"))?.path(), event_file.path());
     assert!(
         event_file.path().file_name().is_some_and(|name| name.to_string_lossy().starts_with("events.out.tfevents."))
     );
