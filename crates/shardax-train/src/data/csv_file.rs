@@ -339,20 +339,28 @@ fn days(text: &str) -> Option<f64> {
     let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, "0:0"));
     let mut parts = date.splitn(3, '-').map(str::parse::<i64>);
     let (year, month, day) = (parts.next()?.ok()?, parts.next()?.ok()?, parts.next()?.ok()?);
-    if !(0..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+    let is_leap_year = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let days_of_month = match month {
+        1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
+        4 | 6 | 9 | 11 => 30,
+        2 if is_leap_year => 29,
+        2 => 28,
+        _ => return None,
+    };
+    if !(0..=9999).contains(&year) || !(1..=days_of_month).contains(&day) {
         return None;
     }
-    let mut parts = time.splitn(3, ':').map(str::parse::<f64>);
-    let (hour, minute) = (parts.next()?.ok()?, parts.next()?.ok()?);
-    let second = parts.next().unwrap_or(Ok(0.0)).ok()?;
-    if !(0.0..24.0).contains(&hour) || !(0.0..60.0).contains(&minute) || !(0.0..61.0).contains(&second) {
+    let mut parts = time.splitn(3, ':');
+    let (hour, minute): (u32, u32) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    let second: f64 = parts.next().unwrap_or("0").parse().ok()?;
+    if hour >= 24 || minute >= 60 || !(0.0..61.0).contains(&second) {
         return None;
     }
     // Years that begin in March, so that the day of a leap year is the last.
     let (year, month) = if month < 3 { (year - 1, month + 9) } else { (year, month - 3) };
     let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
     let days = 365 * year + leap_days + (153 * month + 2) / 5 + day - 1;
-    Some((days - 719_468) as f64 + (hour * 3600.0 + minute * 60.0 + second) / 86_400.0)
+    Some((days - 719_468) as f64 + (f64::from(hour * 3600 + minute * 60) + second) / 86_400.0)
 }
 
 /// Reads a table of numbers with the columns' names in its first line. You can pass a gzip file too. An example has

@@ -1,13 +1,16 @@
 //! Parquet files.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ::parquet::basic::{ConvertedType, Type};
 use ::parquet::errors::ParquetError;
 use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use ::parquet::record::{Field, List, Row};
+use ::parquet::schema::types::ColumnDescriptor;
 use shardax::error::{Error, ErrorKind, Result};
 use shardax::prelude::*;
 
@@ -106,7 +109,8 @@ impl Parquet {
         let rows = guarded(path, offset, || {
             let group = reader.get_row_group(number).map_err(|error| damaged(path, offset, &error))?;
             let rows = group.get_row_iter(None).map_err(|error| damaged(path, offset, &error))?;
-            let examples = rows.map(|row| example(&row.map_err(|error| damaged(path, offset, &error))?, path));
+            let dtypes = dtypes(reader);
+            let examples = rows.map(|row| example(&row.map_err(|error| damaged(path, offset, &error))?, &dtypes, path));
             examples.collect::<Result<Vec<_>>>()
         })?;
         let rows = Arc::new(rows);
@@ -137,9 +141,33 @@ impl Source for Parquet {
     }
 }
 
-fn example(row: &Row, path: &Path) -> Result<Example> {
+/// The dtype of each column that has numbers of one type, alone or in lists.
+fn dtypes(reader: &SerializedFileReader<fs::File>) -> HashMap<String, DType> {
+    let columns = reader.metadata().file_metadata().schema_descr().columns();
+    columns.iter().filter_map(|column| Some((column.path().parts().first()?.clone(), dtype(column)?))).collect()
+}
+
+fn dtype(column: &ColumnDescriptor) -> Option<DType> {
+    Some(match (column.physical_type(), column.converted_type()) {
+        (Type::BOOLEAN, _) => DType::Bool,
+        (Type::INT32, ConvertedType::INT_8) => DType::I8,
+        (Type::INT32, ConvertedType::INT_16) => DType::I16,
+        (Type::INT32, ConvertedType::UINT_8) => DType::U8,
+        (Type::INT32, ConvertedType::UINT_16) => DType::U16,
+        (Type::INT32, ConvertedType::UINT_32) => DType::U32,
+        (Type::INT64, ConvertedType::UINT_64) => DType::U64,
+        (_, ConvertedType::DECIMAL) => return None,
+        (Type::INT32, _) => DType::I32,
+        (Type::INT64, _) => DType::I64,
+        (Type::FLOAT, _) => DType::F32,
+        (Type::DOUBLE, _) => DType::F64,
+        _ => return None,
+    })
+}
+
+fn example(row: &Row, dtypes: &HashMap<String, DType>, path: &Path) -> Result<Example> {
     let columns = row.get_column_iter().map(|(name, field)| {
-        let value = value(field)?.ok_or_else(|| {
+        let value = value(field, dtypes.get(name).copied())?.ok_or_else(|| {
             let message = format!("the column {name:?} of {} has {field:?}", path.display());
             Error::new(ErrorKind::Value, message)
                 .help("numbers, texts, bytes and lists of numbers are read; fill gaps first")
@@ -149,8 +177,8 @@ fn example(row: &Row, path: &Path) -> Result<Example> {
     columns.collect()
 }
 
-/// A field's value; `None` if no array dtype can represent it.
-fn value(field: &Field) -> Result<Option<HostArray>> {
+/// A field's value; `None` if no array dtype can represent it. A list without elements has `dtype`.
+fn value(field: &Field, dtype: Option<DType>) -> Result<Option<HostArray>> {
     Ok(Some(match field {
         Field::Bool(x) => HostArray::from_slice(&[*x], &[])?,
         Field::Byte(x) => HostArray::from_slice(&[*x], &[])?,
@@ -167,17 +195,20 @@ fn value(field: &Field) -> Result<Option<HostArray>> {
         Field::Double(x) => HostArray::from_slice(&[*x], &[])?,
         Field::Str(text) => HostArray::from_slice(text.as_bytes(), &[text.len()])?,
         Field::Bytes(bytes) => HostArray::from_slice(bytes.data(), &[bytes.len()])?,
-        Field::ListInternal(list) => return list_array(list),
+        Field::ListInternal(list) => return list_array(list, dtype),
         _ => return Ok(None),
     }))
 }
 
 /// Converts a list of numbers of one type.
-fn list_array(list: &List) -> Result<Option<HostArray>> {
-    let Some(items) = list.elements().iter().map(value).collect::<Result<Option<Vec<HostArray>>>>()? else {
+fn list_array(list: &List, dtype: Option<DType>) -> Result<Option<HostArray>> {
+    let items = list.elements().iter().map(|item| value(item, None));
+    let Some(items) = items.collect::<Result<Option<Vec<HostArray>>>>()? else {
         return Ok(None);
     };
-    let Some(first) = items.first() else { return Ok(Some(HostArray::from_bytes(Vec::new(), DType::F32, &[0])?)) };
+    let Some(first) = items.first() else {
+        return dtype.map(|dtype| HostArray::from_bytes(Vec::new(), dtype, &[0])).transpose();
+    };
     if items.iter().any(|item| item.dtype() != first.dtype() || !item.shape().is_empty()) {
         return Ok(None);
     }

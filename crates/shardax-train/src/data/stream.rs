@@ -56,7 +56,8 @@ pub trait Stream {
         ParallelMap::new(self, threads, f)
     }
 
-    /// Numbers the items from 0, over all epochs.
+    /// Numbers the items from 0, over all epochs. A [`repeat`](Self::repeat) after it begins again at 0 in each round;
+    /// before it, all rounds are numbered.
     fn enumerate(self) -> Enumerate<Self>
     where
         Self: Sized,

@@ -429,7 +429,11 @@ fn tables_of_numbers() -> Result<()> {
     // Python: `(datetime(2000, 2, 29, 12) - datetime(1970, 1, 1)) / timedelta(days=1)`.
     assert_eq!(times.fields()["t"].to_vec::<f64>()?, [1.0, 11016.5, 20088.75]);
     assert_eq!(times.fields()["v"].to_vec::<f32>()?, [7.0, 7.0, 8.0]);
-    fails(previous.read(folder.write("day.tsv", "2024-13-01\t1\n")), &["is not a date such as 2024-01-31"]);
+    for day in ["2024-13-01", "2024-02-30", "2023-02-29", "1900-02-29", "2024-04-31", "2024-04-00", "2024-04-30T1.5:30"]
+    {
+        let table = previous.read(folder.write("day.tsv", &format!("{day}\t1\n")));
+        fails(table, &["is not a date such as 2024-01-31", day]);
+    }
     let series = csv(folder.write("series.csv", "v\n0\n1\n2\n3\n4\n"))?;
     let windows = series.clone().windows(2, 2);
     assert_eq!((windows.len(), windows.get(1)?["v"].to_vec::<f32>()?), (2, vec![2.0, 3.0]));
