@@ -81,12 +81,15 @@ pub(super) fn ranked(
     // Scores are remembered, because reading them opens each checkpoint. The lock is held by one save at a time.
     let mut scores = scores.lock().unwrap_or_else(PoisonError::into_inner);
     for step in &steps {
-        scores.entry(*step).or_insert_with(|| {
-            let metrics = Checkpoint::read(&folder.join(step.to_string())).ok().map(|checkpoint| checkpoint.metrics());
-            metrics.and_then(|metrics| best(&metrics)).unwrap_or(f64::NAN)
-        });
+        // A checkpoint that cannot be read now may be readable later.
+        if !scores.contains_key(step)
+            && let Ok(checkpoint) = Checkpoint::read(&folder.join(step.to_string()))
+        {
+            scores.insert(*step, best(&checkpoint.metrics()).unwrap_or(f64::NAN));
+        }
     }
-    steps.sort_by(|a, b| rank(scores[a], *mode).total_cmp(&rank(scores[b], *mode)));
+    let score = |step: &u64| rank(scores.get(step).copied().unwrap_or(f64::NAN), *mode);
+    steps.sort_by(|a, b| score(a).total_cmp(&score(b)));
     steps
 }
 

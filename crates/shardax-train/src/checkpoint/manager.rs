@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use serde_json::Value;
@@ -185,6 +185,8 @@ impl CheckpointManager {
             }
             _ => {}
         }
+        // The step may have been saved before, with other metrics, and deleted.
+        self.scores.lock().unwrap_or_else(PoisonError::into_inner).remove(&step);
         let is_single_process = process_count() == 1;
         let keep = if self.options.asynchronous { Keep::Retained } else { Keep::InPlace };
         let (snapshot, metadata) = args.take_snapshot(tree, keep);
@@ -202,9 +204,7 @@ impl CheckpointManager {
             timeout: self.options.timeout,
         };
         let (folder, options, scores) = (self.folder.clone(), self.options.clone(), self.scores.clone());
-        // Without a store, processes wait for each other on their devices, in the order of the program's computations.
-        let ordered = process_count() > 1 && !distributed::is_initialized();
-        if !self.options.asynchronous || ordered {
+        if !self.saves_in_background() {
             return job.run(|| prune(&folder, &options, &scores)).map(|()| true);
         }
         let memory = self.memory.clone();
@@ -217,6 +217,13 @@ impl CheckpointManager {
             Error::new(ErrorKind::Runtime, format!("no thread could be started to write a checkpoint: {error}"))
         })?);
         Ok(true)
+    }
+
+    /// Returns true if a save is written while the program continues, so that its failure is known at the next one.
+    pub(crate) fn saves_in_background(&self) -> bool {
+        // Without a store, processes wait for each other on their devices, in the order of the program's computations.
+        let ordered = process_count() > 1 && !distributed::is_initialized();
+        self.options.asynchronous && !ordered
     }
 
     /// Waits until all saves are on disk. You should call it, or [`close`](Self::close), before the program ends;
@@ -295,7 +302,7 @@ impl CheckpointManager {
     }
 
     fn restore_step<T: Tree>(&self, step: u64, like: &T, options: &RestoreOptions) -> Result<Restored<T>, Fault> {
-        let checkpoint = agreed(self.find(step))?;
+        let checkpoint = agreed("read the checkpoint", self.find(step))?;
         let tree = checkpoint.fill(like, options)?;
         Ok(Restored { step, tree, metadata: checkpoint.metadata().clone(), metrics: checkpoint.metrics() })
     }
@@ -352,14 +359,16 @@ impl CheckpointManager {
         }
     }
 
-    /// Removes a step. Does nothing if it does not exist.
+    /// Removes a step. Does nothing if it does not exist. In a multi-process program it is removed when `delete`
+    /// returns in any process.
     ///
     /// # Errors
     /// Returns an error if the save in progress fails, because the manager waits for it first, or if the step's
     /// folder cannot be removed.
     #[track_caller]
     pub fn delete(&mut self, step: u64) -> Result<()> {
-        at(self.finish().and_then(|()| remove(&self.folder, step)))
+        let removed = self.finish().and_then(|()| remove(&self.folder, step));
+        at(agreed("remove the checkpoint", removed.map_err(Fault::from)).map_err(Error::from))
     }
 }
 

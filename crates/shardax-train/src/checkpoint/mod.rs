@@ -214,7 +214,7 @@ fn write_tree<T: Tree>(path: &Path, tree: &T, args: &SaveArgs) -> Result<()> {
 #[track_caller]
 pub fn restore<T: Tree>(path: impl AsRef<Path>, like: &T) -> Result<T> {
     let checkpoint = absolute(path.as_ref()).map_err(Fault::from).and_then(|path| Checkpoint::read(&path));
-    at(restore::agreed(checkpoint)
+    at(restore::agreed("read the checkpoint", checkpoint)
         .and_then(|checkpoint| checkpoint.fill(like, &RestoreOptions::new()))
         .map_err(Error::from))
 }

@@ -127,7 +127,7 @@ pub(super) fn restore<T: Tree>(
     let mut flat = Flat::of(like);
     // No process may start a computation with others until all have read.
     let read = read_all(folder, manifest, &mut flat, options);
-    let converts = agreed(read)?;
+    let converts = agreed("read the checkpoint", read)?;
     for (at, dtype, weak) in converts {
         let array = &flat.leaves[at];
         let sharding = array.sharding()?;
@@ -421,7 +421,7 @@ const MIN_SHARED_BYTES: usize = 4096;
 
 /// Agrees on the outcome over all processes: an error if any has one, and a fault only if all may fall back to another
 /// checkpoint.
-pub(super) fn agreed<T>(outcome: Result<T, Fault>) -> Result<T, Fault> {
+pub(super) fn agreed<T>(what: &str, outcome: Result<T, Fault>) -> Result<T, Fault> {
     if process_count() == 1 {
         return outcome;
     }
@@ -436,7 +436,7 @@ pub(super) fn agreed<T>(outcome: Result<T, Fault>) -> Result<T, Fault> {
         Ok(value) if worst == 0 => return Ok(value),
         Ok(_) => {
             let failed: Vec<usize> = (0..codes.len()).filter(|&rank| codes[rank] > 0).collect();
-            let message = format!("processes {failed:?} could not read the checkpoint");
+            let message = format!("processes {failed:?} could not {what}");
             Error::new(ErrorKind::Runtime, message).help("the errors of those processes state the reason")
         }
         Err(fault) => fault.into(),

@@ -3,15 +3,15 @@
 mod hooks;
 mod numbers;
 mod preempted;
+mod saves;
 mod timing;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use serde_json::json;
-use shardax::config::warn;
-use shardax::error::{ErrorKind, Result};
+use serde_json::{Value, json};
+use shardax::error::Result;
 use shardax::prelude::*;
 use shardax::profiler;
 
@@ -27,6 +27,7 @@ use hooks::{Evaluation, Hook, LogHook};
 use numbers::Numbers;
 use preempted::Notices;
 pub use preempted::OnPreemption;
+use saves::Saves;
 use timing::Timing;
 
 /// The numbers of a step by name.
@@ -250,7 +251,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
     }
 
     /// Runs the loop: `step` takes the state and a batch of `data`, until all steps are done, the data ends, or a hook
-    /// stops it. Returns the last state. By default a run with checkpoints does not return after a notice of preemption
+    /// stops it. Returns the last state, which is also evaluated, logged and saved if the data ends early. By default a run with checkpoints does not return after a notice of preemption
     /// ([`on_preemption`](Self::on_preemption)).
     ///
     /// # Errors
@@ -326,8 +327,8 @@ impl<'a, S: Tree> Trainer<'a, S> {
         numbers: &mut Numbers<'_>,
         notices: &mut Notices,
     ) -> Result<S> {
-        let mut finite = FiniteCheck::new();
-        let mut failed_saves = FailedSaves::default();
+        let first = step;
+        let mut saves = Saves::default();
         let mut profile = None;
         while step < self.steps {
             let in_step = |error: shardax::Error| error.context(format!("step {}", step + 1));
@@ -336,7 +337,12 @@ impl<'a, S: Tree> Trainer<'a, S> {
             }
             let _step = tracing::info_span!("step", step = step + 1).entered();
             let item = tracing::debug_span!("input").in_scope(|| numbers.timing.input(|| data.next_item()));
-            let Some(batch) = item else { break };
+            let Some(batch) = item else {
+                if step > first {
+                    self.end_with_data(step, &state, data.position(), numbers, &mut saves)?;
+                }
+                break;
+            };
             let batch = batch.map_err(in_step)?;
             let (updated, metrics) = tracing::debug_span!("dispatch")
                 .in_scope(|| numbers.timing.dispatch(|| step_of(state, batch)))
@@ -349,7 +355,7 @@ impl<'a, S: Tree> Trainer<'a, S> {
             if step.is_multiple_of(self.log_every) || is_last {
                 numbers.end_window(step);
             }
-            self.check_state(step, &state, &mut finite)?;
+            self.check_state(step, &state, &mut saves.finite)?;
             if let Some((steps, _)) = &self.profile
                 && step + 1 >= steps.end
                 && let Some(recording) = profile.take()
@@ -371,17 +377,40 @@ impl<'a, S: Tree> Trainer<'a, S> {
             if stop {
                 numbers.finish()?;
             }
-            let args = SaveArgs::new().metrics(numbers.last.clone()).metadata(json!({ "data": data.position() }));
-            self.save(step, &state, &args.force(stop || is_last), &mut finite, &mut failed_saves)?;
+            let args = SaveArgs::new().metrics(numbers.of(step)).metadata(json!({ "data": data.position() }));
+            self.save(step, &state, &args.force(stop || is_last), &mut saves)?;
             if stop {
                 break;
             }
         }
-        finite.finish()?;
+        saves.finite.finish()?;
         if let Some(recording) = profile {
             recording.stop()?;
         }
         Ok(state)
+    }
+
+    /// Ends a run whose data ends after `step` as the last step would: with its numbers, evaluations and a checkpoint.
+    fn end_with_data(
+        &mut self,
+        step: u64,
+        state: &S,
+        position: Value,
+        numbers: &mut Numbers<'_>,
+        saves: &mut Saves,
+    ) -> Result<()> {
+        let in_step = |error: shardax::Error| error.context(format!("step {step}"));
+        if !step.is_multiple_of(self.log_every) {
+            numbers.end_window(step);
+        }
+        numbers.read(step)?;
+        let steps = self.steps;
+        for evaluation in self.evaluations.iter_mut().filter(|evaluation| !evaluation.is_due(step, steps)) {
+            numbers.evaluate(evaluation, step, state).map_err(in_step)?;
+        }
+        numbers.finish()?;
+        let args = SaveArgs::new().metrics(numbers.of(step)).metadata(json!({ "data": position }));
+        self.save(step, state, &args.force(true), saves)
     }
 }
 
@@ -423,57 +452,28 @@ impl<S: Tree> Trainer<'_, S> {
     }
 
     /// Saves a checkpoint if it is due.
-    fn save(
-        &mut self,
-        step: u64,
-        state: &S,
-        args: &SaveArgs,
-        finite: &mut FiniteCheck,
-        failed_saves: &mut FailedSaves,
-    ) -> Result<()> {
+    fn save(&mut self, step: u64, state: &S, args: &SaveArgs, saves: &mut Saves) -> Result<()> {
         let Some(checkpoints) = &mut self.checkpoints else { return Ok(()) };
-        if self.finite && checkpoints.should_save(step) {
+        if !args.is_forced() && !checkpoints.should_save(step) {
+            return Ok(());
+        }
+        if self.finite {
             // A run must not resume from a state that is not finite.
-            finite.finish()?;
+            saves.finite.finish()?;
         }
-        if let Err(error) = checkpoints.save_with(step, state, args) {
+        let Err(error) = checkpoints.save_with(step, state, args) else {
+            saves.failures = 0;
+            return Ok(());
+        };
+        if checkpoints.saves_in_background() {
             // The error is about the previous save, whose thread has failed since. This step is saved now.
-            failed_saves.count_failure(error)?;
-            checkpoints.save_with(step, state, args)?;
-        } else if args.is_forced() || checkpoints.should_save(step) {
-            failed_saves.reset();
+            saves.count_failure(error)?;
+            checkpoints.save_with(step, state, args).map(drop)
+        } else if args.is_forced() {
+            // No later step is saved.
+            Err(error)
+        } else {
+            saves.count_failure(error)
         }
-        Ok(())
-    }
-}
-
-/// The number of checkpoints in a row that could not be written. The run continues after a few failures, because a disk
-/// may be full or unavailable for a while, and the run's work would be lost.
-#[derive(Default)]
-struct FailedSaves(u32);
-
-impl FailedSaves {
-    /// The number of failures in a row that a run survives.
-    const MAX_FAILURES: u32 = 3;
-
-    /// Warns about a failure, or returns it if it is one too many.
-    fn count_failure(&mut self, error: shardax::Error) -> Result<()> {
-        self.0 += 1;
-        if error.kind() != ErrorKind::Runtime || self.0 > Self::MAX_FAILURES {
-            return Err(error);
-        }
-        warn(
-            &format!(
-                "a checkpoint was not written ({} of {} in a row that end the run): {error}",
-                self.0,
-                Self::MAX_FAILURES + 1
-            ),
-            "the run continues, and saves the next step instead",
-        );
-        Ok(())
-    }
-
-    fn reset(&mut self) {
-        self.0 = 0;
     }
 }

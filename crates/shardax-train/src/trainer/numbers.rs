@@ -26,8 +26,8 @@ pub(super) struct Numbers<'a> {
     computed: VecDeque<(u64, Computed)>,
     /// Numbers that were read and not yet reported.
     read: BTreeMap<u64, Values>,
-    /// The last value of each name.
-    pub last: Values,
+    /// The last step that was reported, with its numbers.
+    last: (u64, Values),
 }
 
 impl<'a> Numbers<'a> {
@@ -38,7 +38,7 @@ impl<'a> Numbers<'a> {
         timing: Timing,
     ) -> Self {
         let (window, computed) = (MultiMetric::new(), VecDeque::new());
-        Numbers { loggers, hooks, progress, timing, window, computed, read: BTreeMap::new(), last: Values::new() }
+        Numbers { loggers, hooks, progress, timing, window, computed, read: BTreeMap::new(), last: (0, Values::new()) }
     }
 
     /// Adds the metrics of one more step.
@@ -100,9 +100,18 @@ impl<'a> Numbers<'a> {
                 steps_per_second = values.get("steps_per_second").copied(),
                 "numbers"
             );
-            self.last.extend(values);
+            if self.last.0 != step {
+                self.last = (step, Values::new());
+            }
+            self.last.1.extend(values);
         }
         Ok(stop)
+    }
+
+    /// The numbers of this step, if it was logged or evaluated. Those of an earlier step belong to another state.
+    pub fn of(&self, step: u64) -> Values {
+        let (last, values) = &self.last;
+        if *last == step { values.clone() } else { Values::new() }
     }
 
     /// Reads and reports all remaining numbers.

@@ -75,6 +75,24 @@ fn the_best_are_kept_and_the_last() -> Result<()> {
 }
 
 #[test]
+fn a_step_that_is_saved_again_has_its_new_rank() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let options = Options::new().best_fn(|metrics| metrics.get("loss").copied(), BestMode::Min).max_to_keep(9);
+    let mut checkpoints = CheckpointManager::new(&folder.0, options)?;
+    for (step, loss) in [(1, 3.0), (2, 1.0)] {
+        checkpoints.save_with(step, &value(0.0), &SaveArgs::new().metric("loss", loss))?;
+    }
+    checkpoints.wait_until_finished()?;
+    assert_eq!(checkpoints.best_step()?, Some(2));
+    checkpoints.delete(2)?;
+    checkpoints.save_with(2, &value(0.0), &SaveArgs::new().metric("loss", 4.0))?;
+    checkpoints.wait_until_finished()?;
+    assert_eq!(checkpoints.best_step()?, Some(1));
+    Ok(())
+}
+
+#[test]
 fn stale_temporary_files_are_removed() -> Result<()> {
     setup();
     let folder = Folder::new();

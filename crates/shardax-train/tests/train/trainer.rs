@@ -157,6 +157,16 @@ fn a_run_stops_at_nan_with_the_step_and_the_array() -> Result<()> {
         Trainer::new(10).quiet().check_finite().run((ones([2]), zeros(())), data, |state, x| grows.call((state, x)))
     };
     fails(run(&mut data), &["after step 3 `[0]` is not finite", "learning rate"]);
+    // The last step is saved although it is not due, but not if a second run could take it for the result.
+    let folder = Folder::new();
+    for _ in 0..2 {
+        let options = CheckpointManagerOptions::new().save_interval_steps(100);
+        let mut checkpoints = CheckpointManager::new(&folder.0, options)?;
+        let trainer = Trainer::new(3).quiet().check_finite().checkpoints(&mut checkpoints);
+        let mut data = (10usize, |_| Ok(ones([2]))).stream();
+        let end = trainer.run((ones([2]), zeros(())), &mut data, |state, x| grows.call((state, x)));
+        fails(end, &["after step 3 `[0]` is not finite"]);
+    }
     let mut check = FiniteCheck::new();
     for step in 0..200 {
         check.step(step, &ones([2]))?;
@@ -435,14 +445,67 @@ fn the_last_numbers_are_logged_at_every_kind_of_end() -> Result<()> {
     }
     let (end, seen) = run("all", 20, 0, 0, &folder)?;
     assert_eq!((end?, seen), (9.0, vec![(2, 1.5), (4, 3.5), (6, 5.5), (8, 7.5), (9, 9.0)]));
-    let (end, seen) = run("data", 4, 0, 0, &folder)?;
-    assert_eq!((end?, seen), (4.0, vec![(2, 1.5), (4, 3.5)]));
+    for (examples, last) in [(4, vec![]), (5, vec![(5, 5.0)])] {
+        let (end, seen) = run(&format!("data of {examples}"), examples, 0, 0, &folder)?;
+        assert_eq!((end?, seen), (examples as f32, [vec![(2, 1.5), (4, 3.5)], last].concat()));
+    }
     // The next step was under way.
     let (end, seen) = run("stop", 20, 4, 0, &folder)?;
     assert_eq!((end?, seen), (5.0, vec![(2, 1.5), (4, 3.5)]));
     let (end, seen) = run("fault", 20, 0, 5, &folder)?;
     fails(end, &["step 5: no"]);
     assert_eq!(seen, [(2, 1.5), (4, 3.5)]);
+    Ok(())
+}
+
+/// A run whose data ends early is evaluated and saved as one that has done all steps.
+#[test]
+fn the_state_at_the_end_of_the_data_is_evaluated_and_saved() -> Result<()> {
+    setup();
+    let folder = Folder::new();
+    let run = |evaluated: &mut Vec<f32>| {
+        let options = CheckpointManagerOptions::new().save_interval_steps(2);
+        let mut checkpoints = CheckpointManager::new(&folder.0, options)?;
+        let mut data = (5usize, |_| Ok(array(1.0f32))).stream().epochs(1);
+        let end = Trainer::new(9)
+            .quiet()
+            .checkpoints(&mut checkpoints)
+            .evaluate_every(3, "test", |w: &Array| {
+                evaluated.push(w.item()?);
+                Ok(MultiMetric::new().with("w", LastValue::of(w)))
+            })
+            .run(zeros(()), &mut data, |w: Array, x| Ok((&w + x, MultiMetric::new())))?;
+        Ok::<_, shardax::Error>((end.item::<f32>()?, checkpoints.all_steps()?))
+    };
+    let mut evaluated = Vec::new();
+    assert_eq!(run(&mut evaluated)?, (5.0, vec![2, 4, 5]));
+    assert_eq!(evaluated, [3.0, 5.0]);
+    // Nothing is left to do.
+    evaluated.clear();
+    assert_eq!((run(&mut evaluated)?, evaluated.len()), ((5.0, vec![2, 4, 5]), 0));
+    let metrics = |step: u64| Ok::<_, shardax::Error>(Checkpoint::open(folder.join(&step.to_string()))?.metrics());
+    // Step 4 was not evaluated: the numbers of step 3 are those of another state.
+    assert_eq!((metrics(4)?.get("test/w"), metrics(5)?.get("test/w")), (None, Some(&5.0)));
+    Ok(())
+}
+
+/// A failed save is a warning, whether the manager saves in the background or not; the last one is an error.
+#[test]
+fn a_run_continues_after_a_save_that_fails() -> Result<()> {
+    setup();
+    for asynchronous in [false, true] {
+        let folder = Folder::new();
+        let options = CheckpointManagerOptions::new().enable_async_checkpointing(asynchronous);
+        let mut checkpoints = CheckpointManager::new(&folder.0, options)?;
+        // Another program writes these steps.
+        for step in [2, 3] {
+            std::fs::create_dir(folder.join(&format!("{step}.unfinished"))).expect("a folder");
+        }
+        let mut data = (5usize, |_| Ok(array(1.0f32))).stream().epochs(1);
+        let trainer = Trainer::new(5).quiet().checkpoints(&mut checkpoints);
+        let end = trainer.run(zeros(()), &mut data, |w: Array, x| Ok((w + x, MultiMetric::new())))?;
+        assert_eq!((end.item::<f32>()?, checkpoints.all_steps()?), (5.0, vec![1, 4, 5]), "{asynchronous}");
+    }
     Ok(())
 }
 
