@@ -87,7 +87,7 @@ async fn run(cli: Cli, model: Model) -> Result<()> {
     for &clients in &cli.clients {
         let before = (server.counts().rows.load(Relaxed), server.counts().batches.load(Relaxed));
         let start = Instant::now();
-        let times = ask(&client, clients.max(1), cli.requests, features).await?;
+        let times = ask(&client, clients.max(1), cli.requests.max(1), features).await?;
         let seconds = start.elapsed().as_secs_f64();
         let rows = server.counts().rows.load(Relaxed) - before.0;
         let batches = server.counts().batches.load(Relaxed) - before.1;

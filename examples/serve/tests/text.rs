@@ -2,13 +2,14 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use serve_text::{Limits, Model, serve};
 use shardax_models::text::{ChatTemplate, Tokenizer};
-use shardax_models::{Decoder, DecoderConfig, GenerateOptions};
+use shardax_models::{Decoder, DecoderConfig, GenerateOptions, TextModel};
 use shardax_nn::prelude::*;
 
 const LIMITS: Limits = Limits { slots: 2, context: 64, queue: 2, max_tokens: 8 };
@@ -36,8 +37,12 @@ struct Server {
 
 impl Server {
     fn start(limits: Limits) -> Result<Server> {
+        Server::with_model(limits, |decoder| decoder)
+    }
+
+    fn with_model<M: TextModel + Send + 'static>(limits: Limits, model: fn(Decoder) -> M) -> Result<Server> {
         let decoder = Decoder::new(&DecoderConfig::new(26, 1, 16, 4), &mut Rngs::new(0))?;
-        let model = Model::start("letters", decoder.clone(), tokenizer()?, GenerateOptions::new(8), limits)?;
+        let model = Model::start("letters", model(decoder.clone()), tokenizer()?, GenerateOptions::new(8), limits)?;
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let (address, started) = mpsc::channel();
         let (end, ended) = mpsc::channel();
@@ -177,6 +182,36 @@ fn a_full_server_rejects_requests() -> Result<()> {
     assert!(statuses.iter().all(|status| status == "200" || status == "429"), "{statuses:?}");
     assert!(statuses.iter().filter(|status| *status == "200").count() >= LIMITS.slots, "{statuses:?}");
     assert_eq!(server.post("/v1/completions", json!({"prompt": "b", "max_tokens": 1})).0, 200);
+    Ok(())
+}
+
+/// A model that panics once the server runs, as by a fault of the program.
+#[derive(Clone, Module)]
+struct Panics(Decoder);
+
+static PANICS: AtomicBool = AtomicBool::new(false);
+
+impl TextModel for Panics {
+    fn decoder(self) -> Result<Decoder> {
+        assert!(!PANICS.load(Ordering::Relaxed), "a fault of the program");
+        Ok(self.0)
+    }
+}
+
+#[test]
+fn a_server_whose_model_has_stopped_says_so() -> Result<()> {
+    let server = Server::with_model(LIMITS, Panics)?;
+    PANICS.store(true, Ordering::Relaxed);
+    let ask = || server.post("/v1/completions", json!({"prompt": "b", "max_tokens": 4}));
+    assert_eq!(ask().0, 500);
+    // The thread unwinds a moment longer.
+    while server.ask("GET", "/health", "").0 == 200 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (status, answer) = ask();
+    assert!(status == 503 && answer.to_string().contains("the model has stopped"), "{status} {answer}");
+    let (status, text) = server.ask("GET", "/health", "");
+    assert!(status == 503 && text.contains("restart the server"), "{status} {text}");
     Ok(())
 }
 

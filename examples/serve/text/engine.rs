@@ -8,7 +8,7 @@ use std::time::Instant;
 use shardax::Result;
 use shardax_models::text::{TextStream, Tokenizer};
 use shardax_models::{Batcher, Decoder, End, GenerateOptions, NextToken, Packed, Pretrained, TextBounds, TextModel};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
 
 /// Limits of the requests that a server accepts.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +43,15 @@ struct Request {
     stops: Vec<String>,
     pieces: mpsc::UnboundedSender<Piece>,
     arrived: Instant,
+}
+
+/// The reason for which the thread takes no request.
+#[derive(Debug)]
+pub enum Refusal {
+    /// Too many requests wait.
+    Full,
+    /// The thread has ended, because it panicked.
+    Stopped,
 }
 
 /// A part of an answer.
@@ -129,13 +138,18 @@ impl Model {
         &self.metrics
     }
 
-    /// Sends a request to the thread; `None` if too many wait.
+    /// Returns false if the thread has ended, so that no request can be answered.
+    pub fn is_running(&self) -> bool {
+        !self.requests.is_closed()
+    }
+
+    /// Sends a request to the thread.
     pub fn ask(
         &self,
         prompt: Vec<i32>,
         options: GenerateOptions,
         stops: Vec<String>,
-    ) -> Option<mpsc::UnboundedReceiver<Piece>> {
+    ) -> std::result::Result<mpsc::UnboundedReceiver<Piece>, Refusal> {
         let (pieces, answer) = mpsc::unbounded_channel();
         let tokens = prompt.len() as u64;
         self.metrics.waiting.fetch_add(1, Relaxed);
@@ -143,12 +157,15 @@ impl Model {
             Ok(()) => {
                 self.metrics.requests.fetch_add(1, Relaxed);
                 self.metrics.prompt_tokens.fetch_add(tokens, Relaxed);
-                Some(answer)
+                Ok(answer)
             }
-            Err(_) => {
+            Err(error) => {
                 self.metrics.waiting.fetch_sub(1, Relaxed);
                 self.metrics.rejected.fetch_add(1, Relaxed);
-                None
+                Err(match error {
+                    TrySendError::Full(_) => Refusal::Full,
+                    TrySendError::Closed(_) => Refusal::Stopped,
+                })
             }
         }
     }

@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::api::{Head, Kind, Request, Usage};
-use crate::engine::{Model, Piece};
+use crate::engine::{Model, Piece, Refusal};
 
 /// The bytes of a request.
 const MAX_BODY: usize = 4 << 20;
@@ -32,7 +32,7 @@ pub async fn serve(
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completion))
         .route("/v1/models", get(models))
-        .route("/health", get(|| async { "ok" }))
+        .route("/health", get(health))
         .route("/metrics", get(metrics))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(model);
@@ -47,6 +47,19 @@ impl IntoResponse for Failure {
         let Failure(status, message) = self;
         let kind = if status.is_client_error() { "invalid_request_error" } else { "server_error" };
         (status, Json(json!({"error": {"message": message, "type": kind, "code": status.as_u16()}}))).into_response()
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Full => {
+                Failure(StatusCode::TOO_MANY_REQUESTS, "the server has too many requests, try again later".into())
+            }
+            Refusal::Stopped => {
+                Failure(StatusCode::SERVICE_UNAVAILABLE, "the model has stopped: restart the server".into())
+            }
+        }
     }
 }
 
@@ -101,9 +114,7 @@ async fn answer(model: &Model, kind: Kind, request: Request, prompt: Vec<i32>) -
     model.check(&prompt, &options).map_err(invalid)?;
     let stops = request.stops().map_err(invalid)?;
     let prompt_tokens = prompt.len();
-    let Some(pieces) = model.ask(prompt, options, stops) else {
-        return Err(Failure(StatusCode::TOO_MANY_REQUESTS, "the server has too many requests, try again later".into()));
-    };
+    let pieces = model.ask(prompt, options, stops)?;
     let prefix = if kind == Kind::Chat { "chatcmpl" } else { "cmpl" };
     let name = request.model.unwrap_or_else(|| model.name().to_owned());
     let head = Head { kind, id: format!("{prefix}-{created}-{number}"), model: name, created };
@@ -164,6 +175,10 @@ fn streamed(head: Head, pieces: UnboundedReceiver<Piece>, prompt_tokens: usize, 
         Some((Ok(next), (head, pieces, tokens, false, ready, is_done)))
     });
     Sse::new(events).keep_alive(KeepAlive::default()).into_response()
+}
+
+async fn health(State(model): State<Model>) -> Result<&'static str, Failure> {
+    if model.is_running() { Ok("ok") } else { Err(Refusal::Stopped.into()) }
 }
 
 async fn models(State(model): State<Model>) -> Json<Value> {
