@@ -5,7 +5,7 @@ use shardax::error::{Error, ErrorKind, Result};
 
 use crate::finite::FiniteCheck;
 
-/// What a run knows of its checkpoints.
+/// The checks and failures of the checkpoints of a run.
 #[derive(Default)]
 pub(super) struct Saves {
     pub finite: FiniteCheck,
