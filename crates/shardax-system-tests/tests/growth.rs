@@ -1,6 +1,7 @@
 //! Costs that grow with the work and no faster: rules applied, equations visited, bytes written and programs compiled,
 //! counted at n and at 2n.
 
+#[path = "../../shardax/tests/common/mod.rs"]
 mod common;
 
 use std::cell::Cell;

@@ -1,6 +1,7 @@
 //! Caches of compiled programs: their contents, their lifetime, and the reports about them. Caches and the warning hook
 //! are the process's: the tests here run one after the other.
 
+#[path = "../../shardax/tests/common/mod.rs"]
 mod common;
 
 use std::process::Command;

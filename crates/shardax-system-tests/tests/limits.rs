@@ -1,6 +1,7 @@
 //! Extreme inputs: names of any characters, functions and trees nested deeply, guards dropped in any order,
 //! and threads that trace while others compute.
 
+#[path = "../../shardax/tests/common/mod.rs"]
 mod common;
 
 use std::rc::Rc;
