@@ -438,11 +438,16 @@ impl<S: Stream<Item = Example>> Stream for Batched<S> {
 
 /// Stacks `count` examples, pads them with zeros to `size`, and adds the mask.
 fn masked(batch: Example, count: usize, size: usize) -> Result<Example> {
-    let mut out = batch.into_iter().map(|(name, x)| Ok((name, x.filled(size)?))).collect::<Result<Example>>()?;
+    let out = batch.into_iter().map(|(name, x)| Ok((name, x.filled(size)?))).collect::<Result<Example>>()?;
     let mask: Vec<bool> = (0..size).map(|i| i < count).collect();
-    match out.insert("mask".to_owned(), HostArray::from_slice(&mask, &[size])?) {
-        None => Ok(out),
-        Some(_) => Err(Error::new(ErrorKind::Value, "batch_masked: the examples have a `mask` of their own")
+    with_mask("batch_masked", out, HostArray::from_slice(&mask, &[size])?)
+}
+
+/// Adds the mask of a function to its example.
+pub(super) fn with_mask(function: &str, mut example: Example, mask: HostArray) -> Result<Example> {
+    match example.insert("mask".to_owned(), mask) {
+        None => Ok(example),
+        Some(_) => Err(Error::new(ErrorKind::Value, format!("{function}: the examples have a `mask` of their own"))
             .help("rename the array with `map` before this function")),
     }
 }

@@ -6,7 +6,7 @@ use shardax::error::{Error, ErrorKind, Result};
 use super::example::stack;
 use super::file::room_for;
 use super::source::{Source, no_example};
-use super::stream::Stream;
+use super::stream::{Stream, with_mask};
 use super::{Example, HostArray};
 
 /// The source of [`Source::windows`].
@@ -64,8 +64,7 @@ impl<S: Stream<Item = Example>> Pad<S> {
             padded.insert(name, self.pad_array(x)?);
         }
         let mask: Vec<bool> = (0..self.length).map(|i| i < length).collect();
-        padded.insert("mask".to_owned(), HostArray::from_slice(&mask, &[self.length])?);
-        Ok(padded)
+        with_mask("pad", padded, HostArray::from_slice(&mask, &[self.length])?)
     }
 
     /// Pads an array along its first dimension. Scalars are unchanged.

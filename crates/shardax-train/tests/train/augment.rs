@@ -129,8 +129,9 @@ fn the_last_batch_is_masked() -> Result<()> {
     assert!(batches[1]["image"].bytes()[3 * 90..].iter().all(|v| *v == 0));
     assert_eq!(images().epochs(1).batch_masked(7).items().count(), 1);
     fn named(i: usize) -> Result<Example> {
-        Ok(Example::from([("mask".to_owned(), HostArray::from_slice(&[i as u8], &[])?)]))
+        Ok(Example::from([("mask".to_owned(), HostArray::from_slice(&[i as u8], &[1])?)]))
     }
+    fails((2usize, named).stream().pad(2).next_item().expect("an item"), &["pad", "a `mask` of their own"]);
     fails((2usize, named).stream().batch_masked(2).next_item().expect("an error"), &["a `mask` of their own"]);
     let large = (1usize, image as fn(usize) -> Result<Example>).stream().epochs(1);
     fails(large.batch_masked(usize::MAX).next_item().expect("an error"), &["do not fit in memory"]);
