@@ -1,5 +1,7 @@
 //! Continuous batching: texts are added to a batch and removed from it while others continue.
 
+use std::collections::BTreeMap;
+
 use shardax::error::Result;
 use shardax_nn::prelude::*;
 
@@ -38,6 +40,7 @@ pub struct Batcher<M: TextModel = Decoder> {
     model: M,
     /// The caches of all layers, `[slots, room, ...]`.
     cache: ModuleState,
+    layout: CacheLayout,
     slots: Vec<Option<Slot>>,
     /// The position in the cache at which the next tokens are written.
     position: usize,
@@ -132,8 +135,9 @@ impl<M: TextModel> Batcher<M> {
     pub fn new(model: M, slots: usize, room: usize) -> Result<Self> {
         let location = std::panic::Location::caller();
         let (cache, vocabulary) = new_cache(&model, slots, room).map_err(|error| error.at(location))?;
+        let layout = cache_layout(&model, slots, room).map_err(|error| error.at(location))?;
         let slots = (0..slots).map(|_| None).collect();
-        Ok(Batcher { model, cache, slots, position: 0, room, vocabulary, next_text: 0 })
+        Ok(Batcher { model, cache, layout, slots, position: 0, room, vocabulary, next_text: 0 })
     }
 
     /// Returns the number of texts that have not ended.
@@ -199,7 +203,13 @@ impl<M: TextModel> Batcher<M> {
         let (text_cache, next) = jit(first::<M>).call(arguments)?;
         let (slot_index, start) = (array(free as i32), array((self.position - width) as i32));
         let cache = std::mem::take(&mut self.cache);
-        self.cache = jit(insert).donate_argnums([0]).call((cache, text_cache, slot_index, start))?;
+        self.cache = jit(insert).donate_argnums([0]).call((
+            cache,
+            text_cache,
+            slot_index,
+            start,
+            Static(self.layout.clone()),
+        ))?;
         let token = next.to_vec::<i32>()?.first().copied().unwrap_or(NOT_A_TOKEN);
         let text = self.next_text;
         self.next_text += 1;
@@ -283,7 +293,8 @@ impl<M: TextModel> Batcher<M> {
     fn shift(&mut self, offset: i64) -> Result<()> {
         if self.active() > 0 && offset != 0 {
             let cache = std::mem::take(&mut self.cache);
-            self.cache = jit(shifted).donate_argnums([0]).call((cache, array(offset as i32)))?;
+            let arguments = (cache, array(offset as i32), Static(self.layout.clone()));
+            self.cache = jit(shifted).donate_argnums([0]).call(arguments)?;
         }
         self.slots.iter_mut().flatten().for_each(|slot| slot.start = offset_position(slot.start, offset));
         self.position = offset_position(self.position, offset);
@@ -294,35 +305,43 @@ impl<M: TextModel> Batcher<M> {
 /// The suffix of the key paths of the numbers of cached tokens. The batcher counts the tokens itself.
 const INDEX: &str = "cache_index";
 
-/// Returns the dimension of the slots in a cache. In caches of keys and values the positions, heads and features
-/// follow it; in caches of latents and convolutions only the positions and features do. If layers are stacked, their
-/// dimension is the first one.
-fn slot_axis(path: &str, cache: &Array) -> i32 {
-    let is_flat = [
-        "latent.cached",
-        "conv.cached",
-        "delta.recent",
-        "state_space.recent_keys",
-        "selective.recent",
-        "selective.state",
-    ];
-    let is_flat = is_flat.iter().any(|end| path.ends_with(end));
-    cache.ndim() as i32 - if is_flat { 3 } else { 4 }
+/// The dimensions of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct CacheAxes {
+    /// The dimension of the slots.
+    slot: usize,
+    /// The dimension of the positions. Recurrent states have none.
+    position: Option<usize>,
 }
 
-/// Returns `true` for caches with an entry for each position. The states of linear attention and of state spaces have no
-/// positions.
-fn has_positions(path: &str) -> bool {
-    let layer = path.rsplit('.').nth(1);
-    !matches!(layer, Some("delta" | "state_space" | "selective"))
+/// The dimensions of all caches of a model, by their paths. Numbers of cached tokens have no slots, and are left out.
+type CacheLayout = BTreeMap<String, CacheAxes>;
+
+/// Finds the dimensions of the caches: the dimension of the slots grows with the number of slots, and the dimension of the
+/// positions with the room.
+fn cache_layout<M: TextModel>(model: &M, slots: usize, room: usize) -> Result<CacheLayout> {
+    let shapes = |slots: usize, room: usize| eval_shape(empty::<M>, (model, Static((slots, room))));
+    let (cache, more_slots, more_room) = (shapes(slots, room)?, shapes(slots + 1, room)?, shapes(slots, room + 1)?);
+    let axes = |path: &str, array: &Array| {
+        let changed = |other: &ModuleState| {
+            let other = other.get(path)?;
+            array.shape().iter().zip(other.shape()).position(|(size, other)| size != other)
+        };
+        Some((path.to_owned(), CacheAxes { slot: changed(&more_slots)?, position: changed(&more_room) }))
+    };
+    Ok(cache.iter().filter_map(|(path, array)| axes(path, array)).collect())
 }
 
-/// Applies `change` to every array of a cache, except the numbers of cached tokens.
-fn map_cache(cache: &ModuleState, change: impl Fn(&str, &Array) -> Array) -> ModuleState {
+/// Applies `change` to every cache of a layout.
+fn map_cache(
+    cache: &ModuleState,
+    layout: &CacheLayout,
+    change: impl Fn(&str, &Array, CacheAxes) -> Array,
+) -> ModuleState {
     let mut result = ModuleState::new();
     for (path, array) in cache.iter() {
-        let array = if path.ends_with(INDEX) { array.clone() } else { change(path, array) };
-        result.insert(path.to_owned(), array);
+        let changed = layout.get(path).map_or_else(|| array.clone(), |axes| change(path, array, *axes));
+        result.insert(path.to_owned(), changed);
     }
     result
 }
@@ -372,15 +391,20 @@ fn first<M: TextModel>(
 }
 
 /// Inserts the cache of one text into a slot, at a position.
-fn insert(cache: ModuleState, text_cache: ModuleState, slot: Array, position: Array) -> ModuleState {
-    map_cache(&cache, |path, all| {
+fn insert(
+    cache: ModuleState,
+    text_cache: ModuleState,
+    slot: Array,
+    position: Array,
+    layout: Static<CacheLayout>,
+) -> ModuleState {
+    map_cache(&cache, &layout.0, |path, all, axes| {
         let Some(new) = text_cache.get(path) else { return all.clone() };
-        let axis = slot_axis(path, all) as usize;
         let zero = zeros_dtype((), DType::I32);
         let starts: Vec<Array> = (0..all.ndim())
             .map(|dim| match dim {
-                _ if dim == axis => slot.clone(),
-                _ if dim == axis + 1 && has_positions(path) => position.clone(),
+                _ if dim == axes.slot => slot.clone(),
+                _ if Some(dim) == axes.position => position.clone(),
                 _ => zero.clone(),
             })
             .collect();
@@ -389,13 +413,10 @@ fn insert(cache: ModuleState, text_cache: ModuleState, slot: Array, position: Ar
 }
 
 /// Rotates all positions of a cache by an offset.
-fn shifted(cache: ModuleState, offset: Array) -> ModuleState {
-    map_cache(&cache, |path, all| {
-        if !has_positions(path) {
-            return all.clone();
-        }
-        let axis = slot_axis(path, all) + 1;
-        let room = all.shape()[axis as usize] as i32;
+fn shifted(cache: ModuleState, offset: Array, layout: Static<CacheLayout>) -> ModuleState {
+    map_cache(&cache, &layout.0, |_, all, axes| {
+        let Some(axis) = axes.position else { return all.clone() };
+        let room = all.shape()[axis] as i32;
         let sources = (arange(0..room) - &offset + room) % room;
         take(all, sources, axis)
     })

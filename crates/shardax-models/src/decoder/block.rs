@@ -348,9 +348,10 @@ impl Block {
             (Some(_), Some(index)) => {
                 let new = x.shape().get(x.ndim().saturating_sub(2)).copied().unwrap_or(0);
                 let (queries, keys) = (&**index + arange(0..new as i32), arange(0..length as i32));
-                // If a text starts later than the cache, its positions are less than the positions in the cache.
+                // If a text starts later than the cache, its positions are less than the positions in the cache. The last position
+                // shows it, because the positions of padding before the text are 0.
                 let places = positions.map_or((queries.clone(), keys.clone()), |positions| {
-                    let late = queries.get(0) - positions.get((.., ..1));
+                    let late = queries.get(-1) - positions.get((.., -1..));
                     ((*positions).clone(), keys - late)
                 });
                 self.with_chunk(options, &places.0, &places.1, mask)

@@ -1,9 +1,11 @@
 //! Decoders (`tools/huggingface/generate.py`).
 
+use std::collections::BTreeMap;
+
 use shardax_models::{
-    Biases, BlipAnswerer, BlipMatcher, ChineseClip, Clap, Clip, ClipSeg, Config, Decoder, DecoderConfig,
-    EncoderDecoder, ExpertsConfig, Florence, GenerateOptions, GroundingDino, LoadOptions, NormKind, Owl, Positions,
-    Pretrained, QkNorm, Sam, Siglip,
+    Batcher, Biases, BlipAnswerer, BlipMatcher, ChineseClip, Clap, Clip, ClipSeg, Config, Decoder, DecoderConfig,
+    EncoderDecoder, ExpertsConfig, Florence, GenerateOptions, GroundingDino, LoadOptions, NextToken, NormKind, Owl,
+    Positions, Pretrained, QkNorm, Sam, Siglip,
 };
 use shardax_nn::prelude::*;
 
@@ -250,6 +252,38 @@ fn decoders_write_the_tokens_of_transformers() -> Result<()> {
             .collect();
         let want = rows(&case("generated")?)?;
         assert_eq!(model.generate(&prompts, &GenerateOptions::new(5))?, want, "{name}");
+    }
+    Ok(())
+}
+
+/// Writes texts in two slots, so that each begins while others continue, with so little room that texts are moved.
+#[test]
+fn batched_decoders_write_the_tokens_of_transformers() -> Result<()> {
+    setup();
+    let (only, every) = chosen_models();
+    // A slice has each kind of cache.
+    let kinds = ["llama4", "deepseek_v32", "recurrent_gemma", "minimax", "bamba", "zamba2", "qwen3_next", "lfm2"];
+    let is_chosen = |name: &str| if every == 1 { has_any(name, &only) } else { kinds.contains(&name) };
+    for name in DECODERS.into_iter().filter(|name| is_chosen(name)) {
+        let (case, model) = (case(name)?, Decoder::from_pretrained(folder(name))?);
+        let lengths = case("lengths")?.to_vec::<i32>()?;
+        let prompts = rows(&case("prompts")?)?;
+        let want = rows(&case("generated")?)?;
+        let room = prompts.iter().map(Vec::len).max().unwrap_or(0) + 6;
+        let mut batcher = Batcher::new(model, 2, room)?;
+        let mut waiting = prompts.iter().zip(lengths).map(|(row, length)| &row[row.len() - length as usize..]);
+        let mut written: BTreeMap<u64, Vec<i32>> = BTreeMap::new();
+        let mut add = |next: NextToken| written.entry(next.text).or_default().push(next.token);
+        loop {
+            let prompt = if batcher.is_full() { None } else { waiting.next() };
+            if let Some(prompt) = prompt {
+                add(batcher.add(prompt, &GenerateOptions::new(5))?);
+            } else if batcher.active() == 0 {
+                break;
+            }
+            batcher.step()?.into_iter().for_each(&mut add);
+        }
+        assert_eq!(written.into_values().collect::<Vec<_>>(), want, "{name}");
     }
     Ok(())
 }
