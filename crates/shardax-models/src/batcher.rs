@@ -272,9 +272,9 @@ impl<M: TextModel> Batcher<M> {
             return Err(value_error("internal error: a free slot has a token", "please report this"));
         };
         if token == NOT_A_TOKEN {
-            let message = format!("the model's logits for text {text} are NaN");
+            let error = sampling::no_token_error(*text);
             *entry = None;
-            return Err(value_error(message, "check that the weights of the model contain no NaN"));
+            return Err(error);
         }
         new.push(token);
         let end = match () {

@@ -164,6 +164,10 @@ impl GenerateOptions {
                 return Err(value_error(format!("the {name} penalty is {penalty}"), help));
             }
         }
+        if let Some((token, term)) = self.logit_bias.iter().find(|(_, term)| term.is_nan() || *term == f32::INFINITY) {
+            let message = format!("the logit bias of token {token} is {term}");
+            return Err(value_error(message, "pass a finite term, or negative infinity to exclude the token"));
+        }
         if let Some(p) = self.min_p.filter(|p| !(0.0..=1.0).contains(p)) {
             return Err(value_error(format!("min_p is {p}"), "pass a probability from 0 to 1"));
         }
@@ -369,8 +373,7 @@ impl<M: TextModel> Generation<'_, M> {
         self.cache = Some(cache);
         let drawn: Vec<i32> = self.tokens.to_vec()?;
         if let Some(text) = drawn.iter().zip(&self.ended).position(|(token, ended)| *token == NOT_A_TOKEN && !*ended) {
-            let message = format!("the model's logits for text {text} are NaN");
-            return Err(value_error(message, "check that the weights of the model contain no NaN"));
+            return Err(sampling::no_token_error(text));
         }
         let mut tokens = Vec::with_capacity(drawn.len());
         for ((token, ended), text) in drawn.into_iter().zip(&mut self.ended).zip(&mut self.texts) {

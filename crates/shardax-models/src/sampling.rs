@@ -1,9 +1,12 @@
 //! Sampling of the next token.
 
-use shardax::error::Result;
+use std::fmt::Display;
+
+use shardax::error::{Error, Result};
 use shardax_nn::prelude::*;
 
 use crate::GenerateOptions;
+use crate::error::value_error;
 
 /// The part of the options that is static in a compiled program. A different form compiles another program, so it only
 /// says which steps are needed.
@@ -132,8 +135,18 @@ impl Text<'_> {
     }
 }
 
-/// Returned instead of a token if the logits are NaN, because a compiled program cannot return an error.
+/// Returned instead of a token if there is none, because a compiled program cannot return an error.
 pub(crate) const NOT_A_TOKEN: i32 = -1;
+
+/// The error for a text without a next token.
+pub(crate) fn no_token_error(text: impl Display) -> Error {
+    value_error(
+        format!(
+            "text {text} has no next token: the model's logits are NaN or infinite, or the options exclude all tokens"
+        ),
+        "check that the weights of the model contain no NaN, and that `logit_bias` and `no_repeat_ngram` leave a token",
+    )
+}
 
 /// Chooses the next token of each text, `[batch]`, from logits `[batch, vocabulary]`. `noise` must return Gumbel noise of the
 /// same shape; the most likely token after adding it is a sample of the softmax.
@@ -143,7 +156,6 @@ pub(crate) fn draw(
     form: Form,
     noise: impl FnOnce() -> Array,
 ) -> Array {
-    let is_nan = logits.isnan().any(-1);
     let mut logits = logits.clone();
     if let Some(repeated) = repeated {
         let penalty = column(numbers, REPETITION);
@@ -153,6 +165,8 @@ pub(crate) fn draw(
     if let Some(bias) = bias {
         logits = logits + bias;
     }
+    let largest = logits.max_keepdims(-1);
+    let has_no_token = largest.isfinite().logical_not().squeeze(-1);
     let likeliest = logits.argmax(-1).astype(DType::I32);
     let token = if form.is_greedy {
         likeliest
@@ -160,11 +174,12 @@ pub(crate) fn draw(
         let temperature = numbers.get((.., TEMPERATURE));
         // Rows with temperature 0 are greedy. They are divided by 1, so that no NaN is computed.
         let divisor = where_(temperature.equal(0), 1, &temperature).expand_dims(1);
-        let filtered = filter_logits(logits / divisor, form, numbers);
+        // Differences to the largest do not overflow, however low the temperature is.
+        let filtered = filter_logits((&logits - &largest) / divisor, form, numbers);
         let sampled = (filtered + noise()).argmax(-1).astype(DType::I32);
         where_(temperature.equal(0), likeliest, sampled)
     };
-    where_(is_nan, NOT_A_TOKEN, token)
+    where_(has_no_token, NOT_A_TOKEN, token)
 }
 
 /// Sets the logits of tokens that `top_k`, `top_p` or `min_p` excludes to negative infinity.

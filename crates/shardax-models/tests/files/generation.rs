@@ -129,6 +129,30 @@ fn generation_config_is_honoured() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn options_that_exclude_tokens_leave_one() -> Result<()> {
+    setup();
+    let model = Decoder::from_pretrained(golden("llama"))?;
+    let (prompt, greedy) = ([vec![3, 1, 4]], GenerateOptions::new(3));
+    let all_but = |left: i32| (0..33).filter(move |token| *token != left).map(|token| (token, f32::NEG_INFINITY));
+    assert_eq!(model.generate(&prompt, &greedy.clone().logit_bias(all_but(7)))?, [vec![7, 7, 7]]);
+    // The second token would repeat the first.
+    let options = greedy.clone().logit_bias(all_but(7)).no_repeat_ngram(1);
+    fails(model.generate(&prompt, &options), &["text 0 has no next token", "no_repeat_ngram"]);
+    for term in [f32::NAN, f32::INFINITY] {
+        fails(
+            model.generate(&prompt, &greedy.clone().logit_bias([(5, term)])),
+            &["the logit bias of token 5 is", "finite"],
+        );
+    }
+    // A temperature close to 0 chooses the likeliest token.
+    let expected = model.generate(&prompt, &greedy)?;
+    for options in [greedy.clone(), greedy.clone().top_p(0.9).min_p(0.1), greedy.top_k(8)] {
+        assert_eq!(model.generate(&prompt, &options.temperature(1e-30))?, expected);
+    }
+    Ok(())
+}
+
 /// A model whose logits are NaN must return an error instead of token 0.
 #[test]
 fn texts_of_weights_that_are_nan_are_errors() -> Result<()> {
@@ -136,9 +160,9 @@ fn texts_of_weights_that_are_nan_are_errors() -> Result<()> {
     let model = Decoder::from_pretrained(golden("llama"))?;
     let broken = tree::map(|x| if x.dtype().is_float() { x * f32::NAN } else { x }, model)?;
     for options in [GenerateOptions::new(3), GenerateOptions::new(3).temperature(1.0).top_p(0.9)] {
-        fails(broken.generate(&[vec![3, 1]], &options), &["the model's logits for text 0 are NaN", "weights"]);
+        fails(broken.generate(&[vec![3, 1]], &options), &["text 0 has no next token", "logits are NaN", "weights"]);
         let mut batcher = Batcher::new(broken.clone(), 2, 24)?;
-        fails(batcher.add(&[3, 1], &options), &["the model's logits for text 0 are NaN", "weights"]);
+        fails(batcher.add(&[3, 1], &options), &["text 0 has no next token", "logits are NaN", "weights"]);
     }
     Ok(())
 }
