@@ -144,7 +144,7 @@ pub(crate) fn no_token_error(text: impl Display) -> Error {
         format!(
             "text {text} has no next token: the model's logits are NaN or infinite, or the options exclude all tokens"
         ),
-        "check that the weights of the model contain no NaN, and that `logit_bias` and `no_repeat_ngram` leave a token",
+        "check that the weights of the model and its inputs contain no NaN, and that `logit_bias` and `no_repeat_ngram` leave a token",
     )
 }
 

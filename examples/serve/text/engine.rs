@@ -275,8 +275,10 @@ impl Running {
             return self.finish("stop");
         }
         match next.end {
-            Some(End::Stop) => self.finish("stop"),
-            Some(End::Length) => self.finish("length"),
+            Some(end) => {
+                self.held.push_str(&self.stream.finish().unwrap_or_default());
+                self.finish(if end == End::Stop { "stop" } else { "length" })
+            }
             None => {
                 let overlap_len = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
                 let ready = self.held.len() - overlap_len;

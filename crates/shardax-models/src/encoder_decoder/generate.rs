@@ -71,10 +71,9 @@ fn generate_all(
         let next_cache;
         (next_cache, tokens, key) = jit(step).donate_argnums([1]).call(arguments)?;
         cache = Some(next_cache);
-        for ((text, end), token) in texts.iter_mut().zip(&mut ends).zip(tokens.to_vec::<i32>()?) {
+        for (i, ((text, end), token)) in texts.iter_mut().zip(&mut ends).zip(tokens.to_vec::<i32>()?).enumerate() {
             if token == NOT_A_TOKEN && end.is_none() {
-                let help = "check that the weights of the model and its inputs contain no NaN";
-                return Err(value_error("the model's logits are NaN", help));
+                return Err(sampling::no_token_error(i));
             }
             text.push(token);
             if options.stop_tokens.contains(&token) {

@@ -144,26 +144,45 @@ pub struct TextStream {
 /// The number of tokens before a new token that are decoded with it, because decoders join neighboring tokens.
 const CONTEXT: usize = 8;
 
+/// The largest number of bytes of a character that is not complete, each of which a decoder may replace.
+const MAX_MISSING: usize = 3;
+
 impl TextStream {
-    /// Adds a token and returns the text that it completes. The result is empty while bytes of the last character are
-    /// missing.
+    /// Adds a token and returns the text that it completes, without the last character while bytes of it are missing.
     ///
     /// # Errors
     /// Returns an error in the same cases as [`Tokenizer::decode`].
     #[track_caller]
     pub fn push(&mut self, token: i32) -> Result<String> {
         self.tokens.push(token);
-        let text = self.tokenizer.decode(&self.tokens[self.first..])?;
-        if text.ends_with(char::REPLACEMENT_CHARACTER) {
-            return Ok(String::new());
-        }
-        let new = text.strip_prefix(self.shown.as_str()).unwrap_or_default().to_owned();
-        self.shown = text;
-        if self.tokens.len() - self.first > 4 * CONTEXT {
+        let mut text = self.tokenizer.decode(&self.tokens[self.first..])?;
+        let missing = text.chars().rev().take(MAX_MISSING).take_while(|c| *c == char::REPLACEMENT_CHARACTER).count();
+        text.truncate(text.len() - missing * char::REPLACEMENT_CHARACTER.len_utf8());
+        let new = self.show(text);
+        if missing == 0 && self.tokens.len() - self.first > 4 * CONTEXT {
             self.first = self.tokens.len() - CONTEXT;
             self.shown = self.tokenizer.decode(&self.tokens[self.first..])?;
         }
         Ok(new)
+    }
+
+    /// Ends the text and returns what is left of it: a replacement character for a character whose bytes are incomplete.
+    ///
+    /// # Errors
+    /// Returns an error in the same cases as [`Tokenizer::decode`].
+    #[track_caller]
+    pub fn finish(&mut self) -> Result<String> {
+        let text = self.tokenizer.decode(&self.tokens[self.first..])?;
+        Ok(self.show(text))
+    }
+
+    /// Returns what a text adds to the text that was shown. A decoder may change a little of what was shown, such as a space
+    /// before an apostrophe, which cannot be taken back.
+    fn show(&mut self, text: String) -> String {
+        let new = text.strip_prefix(self.shown.as_str()).or_else(|| text.get(self.shown.len()..));
+        let new = new.unwrap_or_default().to_owned();
+        self.shown = text;
+        new
     }
 }
 

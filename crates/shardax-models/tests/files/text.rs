@@ -83,6 +83,13 @@ fn tokenizers_of_gguf_files_split_texts_like_their_models() -> Result<()> {
     let mut stream = tokenizer.stream();
     let pushed: Vec<String> = [9, 11, 12, 7].into_iter().map(|token| stream.push(token)).collect::<Result<_>>()?;
     assert_eq!(pushed, ["ab", "", "\u{e9}", "c"]);
+    // Bytes that are no character, and a character that is cut off, are replaced as in the whole text.
+    let tokens = [9, 12, 12, 12, 12, 12, 7, 11];
+    let mut stream = tokenizer.stream();
+    let mut pushed: Vec<String> = tokens.into_iter().map(|token| stream.push(token)).collect::<Result<_>>()?;
+    assert_eq!(pushed[6..], ["\u{fffd}\u{fffd}\u{fffd}c", ""]);
+    pushed.push(stream.finish()?);
+    assert_eq!(pushed.concat(), tokenizer.decode(&tokens)?);
 
     let pairs = written(
         &[
