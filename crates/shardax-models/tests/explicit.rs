@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use shardax_models::huggingface::Weights;
 use shardax_models::{
-    Bert, BertOptions, Bit, BlipAnswerer, BlipMatcher, ChineseClip, Clap, Clip, ClipSeg, ConditionalDetr, Config,
-    ConvNext, Deberta, Decoder, DecoderConfig, DeformableDetr, DepthEstimator, Detr, EncoderDecoder, Florence,
+    Batcher, Bert, BertOptions, Bit, BlipAnswerer, BlipMatcher, ChineseClip, Clap, Clip, ClipSeg, ConditionalDetr,
+    Config, ConvNext, Deberta, Decoder, DecoderConfig, DeformableDetr, DepthEstimator, Detr, EncoderDecoder, Florence,
     GenerateOptions, Glpn, GroundingDino, Levit, LoadOptions, MobileBert, MobileNet, MobileVit, ModernBert, Owl,
     PoolFormer, Pretrained, QkNorm, Resnet, RtDetr, Sam, SamPrompts, Segformer, Siglip, SoundEncoder,
     SpectrogramEncoder, Swin, Vit, VitPose, Yolos,
@@ -558,6 +558,17 @@ fn split_models_write_the_tokens_of_one_device() -> Result<()> {
         let expected = Decoder::from_pretrained(&folder)?.generate(&prompts, &options)?;
         let model = Decoder::from_pretrained_with(&folder, &LoadOptions::new().rules(&rules))?;
         assert_eq!(model.generate(&prompts, &options)?, expected, "{name}");
+        // The second text begins after the first.
+        let mut batcher = Batcher::new(model, 2, 12)?;
+        let mut texts = [Vec::new(), Vec::new()];
+        for (prompt, text) in prompts.iter().zip(0..) {
+            texts[text].push(batcher.add(prompt, &options)?.token);
+            batcher.step()?.iter().for_each(|next| texts[next.text as usize].push(next.token));
+        }
+        while batcher.active() > 0 {
+            batcher.step()?.iter().for_each(|next| texts[next.text as usize].push(next.token));
+        }
+        assert_eq!(texts.as_slice(), expected, "{name}");
     }
     Ok(())
 }
