@@ -175,7 +175,9 @@ impl Panel {
             .y_label_area_size(46)
             .build_cartesian_2d(self.x_range(), self.y_range())
             .map_err(failed)?;
-        let label = labels(&self.y_range());
+        let (label, x_label) = (labels(&self.y_range()), labels(&self.x_range()));
+        // Steps and epochs are counted, so that labels between them mean nothing.
+        let counts = self.lines.iter().all(|line| line.points.iter().all(|(x, _)| x.fract() == 0.0));
         chart
             .configure_mesh()
             .disable_x_mesh()
@@ -185,9 +187,13 @@ impl Panel {
             .x_desc(&self.x_label)
             .axis_desc_style(("sans-serif", 13).into_font().color(&SECONDARY_COLOR))
             .label_style(("sans-serif", 12).into_font().color(&SECONDARY_COLOR))
-            .x_labels(self.x_range().end.clamp(2.0, 8.0) as usize)
+            .x_labels(if counts { self.x_range().end.clamp(2.0, 8.0) as usize } else { 6 })
             .y_labels(6)
-            .x_label_formatter(&|x| if x.fract() == 0.0 { format!("{x}") } else { String::new() })
+            .x_label_formatter(&|x| match counts {
+                false => x_label(x),
+                true if x.fract() == 0.0 => format!("{x}"),
+                true => String::new(),
+            })
             .y_label_formatter(&label)
             .draw()
             .map_err(failed)?;

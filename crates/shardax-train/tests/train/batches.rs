@@ -191,3 +191,17 @@ fn a_plot_names_its_curves_and_takes_any_values() -> Result<()> {
     assert!(error.contains("/nowhere/at/all.svg"), "{error}");
     Ok(())
 }
+
+/// An axis of fractions has the label of each tick, and an axis of steps the labels of steps alone.
+#[test]
+fn axes_have_labels_between_counts_only_for_fractions() -> Result<()> {
+    let labels = |ends: [f64; 2]| -> Result<Vec<String>> {
+        let panel = Panel::new("precision", "recall").points("test", ends.map(|x| (x, 0.0)));
+        let svg = Plot::new().panel(panel).to_svg()?;
+        let texts = svg.lines().map(str::trim).filter(|line| line.parse::<f64>().is_ok_and(|label| label > 0.1));
+        Ok(texts.map(str::to_owned).collect())
+    };
+    assert_eq!(labels([0.125, 0.875])?, ["0.2", "0.4", "0.6", "0.8"]);
+    assert_eq!(labels([1.0, 2.0])?, ["1", "2"]);
+    Ok(())
+}
