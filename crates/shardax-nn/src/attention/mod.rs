@@ -11,6 +11,7 @@ pub use rope::{Rope, RopeScaling};
 
 use std::ops::Bound;
 
+use shardax::choice::{Choice, IntoOptionalChoice};
 use shardax::lax::{DotOptions, Precision};
 pub use shardax::nn::attention::Implementation;
 use shardax::nn::attention::{Attention, HIDDEN, Operands, Window};
@@ -69,8 +70,8 @@ pub struct AttentionOptions {
     dropout_rate: Option<f64>,
     dropout_key: Option<Array>,
     broadcast_dropout: Option<bool>,
-    precision: Option<Precision>,
-    implementation: Option<Implementation>,
+    precision: Option<Choice<Precision>>,
+    implementation: Option<Choice<Implementation>>,
     pub(crate) out_sharding: Option<NamedSharding>,
     pub(crate) positions: Option<Array>,
     pub(crate) rope: Option<Rope>,
@@ -211,29 +212,29 @@ impl AttentionOptions {
 
     /// Sets the precision of both matmuls on accelerators. Default:
     /// [`default_matmul_precision`](shardax::default_matmul_precision).
-    pub fn precision(mut self, precision: impl Into<Option<Precision>>) -> Self {
-        self.precision = precision.into();
+    pub fn precision(mut self, precision: impl IntoOptionalChoice<Precision>) -> Self {
+        self.precision = precision.into_optional_choice();
         self
     }
 
-    /// Sets the implementation. The default depends on platform, dtypes and size: cuDNN's kernels on NVIDIA GPUs for
+    /// Sets the implementation, an [`Implementation`] or its name: `"xla"` and `"cudnn"` as in JAX, `"flash"` or
+    /// `"blockwise"`. The default depends on platform, dtypes and size: cuDNN's kernels on NVIDIA GPUs for
     /// bfloat16 and float16, [`Flash`](Implementation::Flash) on TPUs from 1,024 queries and keys on,
     /// [`Blockwise`](Implementation::Blockwise) if the scores of a device are larger than 4 GiB, and otherwise XLA's
     /// operations, or a kernel in Rust on CPU. If cuDNN or flash attention does not apply, a warning says why. If you choose
     /// [`Cudnn`](Implementation::Cudnn) or [`Flash`](Implementation::Flash) yourself, compiling fails instead.
     ///
     /// ```
-    /// use shardax_nn::Implementation;
     /// use shardax_nn::prelude::*;
     /// let x = random::normal(random::key(0), [1, 700, 2, 8]);
-    /// let blocks = AttentionOptions::new().is_causal(true).implementation(Implementation::Blockwise);
-    /// let plain = AttentionOptions::new().is_causal(true).implementation(Implementation::Xla);
+    /// let blocks = AttentionOptions::new().is_causal(true).implementation("blockwise");
+    /// let plain = AttentionOptions::new().is_causal(true).implementation("xla");
     /// let (blocks, plain) = (blocks.dot_product_attention(&x, &x, &x), plain.dot_product_attention(&x, &x, &x));
     /// assert!(allclose(blocks, plain, 1e-5, 1e-5)?);
     /// # Ok::<(), shardax::Error>(())
     /// ```
-    pub fn implementation(mut self, implementation: impl Into<Option<Implementation>>) -> Self {
-        self.implementation = implementation.into();
+    pub fn implementation(mut self, implementation: impl IntoOptionalChoice<Implementation>) -> Self {
+        self.implementation = implementation.into_optional_choice();
         self
     }
 
@@ -316,6 +317,7 @@ impl AttentionOptions {
         let _ranks = allow_any_ranks();
         let [q, k, v] = promoted([query.clone(), key, value]);
         self.check("dot_product_attention", &q, &k, &v)?;
+        self.chosen_implementation()?;
         let [k, v] = [k, v].map(gather_positions);
         if let Some(rope) = &self.rope {
             // Positions are applied first, because fused kernels know nothing of them.
@@ -333,10 +335,10 @@ impl AttentionOptions {
             let weights = self.dropped(softmax(&scores, -1).astype(k.dtype()), &shapes);
             (shapes.values(&weights, &v, self.dot()), residual.then(|| scores.logsumexp(-1)))
         } else if residual {
-            let [y, max, sum] = self.fused(&shapes).with_residual(&self.operands(&q, &k, &v, &shapes));
+            let [y, max, sum] = self.fused(&shapes)?.with_residual(&self.operands(&q, &k, &v, &shapes));
             (y, Some(max + sum.log()))
         } else {
-            (self.fused(&shapes).apply(&self.operands(&q, &k, &v, &shapes)), None)
+            (self.fused(&shapes)?.apply(&self.operands(&q, &k, &v, &shapes)), None)
         };
         // As in JAX, the results of padded queries are 0.
         if let Some(lengths) = &self.query_seq_lengths {
@@ -395,15 +397,19 @@ impl AttentionOptions {
     }
 
     /// Returns the fused attention of these options.
-    fn fused(&self, shapes: &Shapes) -> Attention {
+    fn fused(&self, shapes: &Shapes) -> Result<Attention> {
         let (before, after) = self.near();
-        Attention::default()
+        Ok(Attention::default()
             .scale(self.factor(shapes))
             .soft_cap(self.soft_cap)
             .window(Window { before, after })
-            .precision(self.precision)
-            .implementation(self.implementation)
-            .sharding(self.out_sharding.clone())
+            .precision(self.precision)?
+            .implementation(self.chosen_implementation()?)
+            .sharding(self.out_sharding.clone()))
+    }
+
+    fn chosen_implementation(&self) -> Result<Option<Implementation>> {
+        self.implementation.map(|implementation| implementation.value("dot_product_attention")).transpose()
     }
 
     /// Returns the operands of the fused attention.
@@ -442,7 +448,7 @@ impl AttentionOptions {
 
     /// Returns the options of the matmuls.
     fn dot(&self) -> DotOptions {
-        DotOptions::new().precision(self.precision)
+        self.precision.into_iter().fold(DotOptions::new(), DotOptions::precision)
     }
 
     fn factor(&self, shapes: &Shapes) -> f64 {

@@ -138,8 +138,8 @@ impl Conv {
                 .channels_last(kernel.ndim().saturating_sub(2))
                 .lhs_dilation(&layer.input_dilation)
                 .rhs_dilation(&layer.kernel_dilation)
-                .feature_group_count(layer.feature_group_count)
-                .precision(self.options.precision);
+                .feature_group_count(layer.feature_group_count);
+            let options = self.options.with_precision(options);
             // Types with an explicit sharding need the sharding of the result.
             let options = sharding_for_convolution(&x, &kernel).into_iter().fold(options, ConvOptions::out_sharding);
             Ok(conv_general_dilated(x, &kernel, &layer.strides, padding, options))
@@ -158,7 +158,15 @@ impl Conv {
         let (rank, groups) = (self.kernel.ndim(), self.own.feature_group_count);
         let expected = self.kernel.shape().iter().rev().nth(1).map_or(0, |features| features * groups);
         let features = x.shape().last().copied();
-        if features.is_none_or(|features| features == expected) || x.ndim() + 1 < rank {
+        if x.ndim() + 1 < rank {
+            let (x_type, spatial) = (x.type_name(), rank - 2);
+            let message = format!(
+                "Conv: a kernel of {spatial} spatial dimensions needs an input of at least {} dimensions, got {x_type}",
+                rank - 1
+            );
+            return Err(Error::new(ErrorKind::Value, message).help("inputs are `[batch, spatial dimensions, features]`: add the dimension of one feature with `x.expand_dims(-1)`"));
+        }
+        if features.is_none_or(|features| features == expected) {
             return Ok(());
         }
         let message = format!(
@@ -172,6 +180,9 @@ impl Conv {
             format!(
                 "inputs are channels last, `[batch, spatial dimensions, features]`, and this one is channels first: write `x.moveaxis({channel_dim}, -1)`"
             )
+        } else if expected == 1 && x.ndim() + 1 == rank {
+            "inputs are `[batch, spatial dimensions, features]`: add the dimension of one feature with `x.expand_dims(-1)`"
+                .to_owned()
         } else {
             "inputs are channels last, `[batch, spatial dimensions, features]`".to_owned()
         };

@@ -162,7 +162,7 @@ impl ConvLocal {
                 .map(|(&size, &dilation)| size.saturating_sub(1).saturating_mul(dilation).saturating_add(size.min(1)))
                 .collect();
             let (x, padding) = layer.padding.apply(x, &extents)?;
-            let options = layer.conv_options().precision(self.options.precision);
+            let options = self.options.with_precision(layer.conv_options());
             Ok(conv_general_dilated_local(x, &kernel, &layer.strides, padding, &layer.kernel_size, options))
         });
         match convolved {

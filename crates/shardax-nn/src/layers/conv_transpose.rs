@@ -141,7 +141,7 @@ impl ConvTranspose {
             ConvPadding::Circular => Padding::Valid,
             other => return value_error(format!("ConvTranspose: padding must be zeros or circular, got {other:?}")),
         };
-        let options = ConvOptions::new().rhs_dilation(&layer.kernel_dilation).precision(self.options.precision);
+        let options = self.options.with_precision(ConvOptions::new().rhs_dilation(&layer.kernel_dilation));
         let options = sharding_for_convolution(x, kernel).into_iter().fold(options, ConvOptions::out_sharding);
         let y = conv_transpose(x, kernel, &layer.strides, padding, options);
         y.check()?;

@@ -100,7 +100,7 @@ impl Einsum {
 
     /// Returns the options of the product.
     fn dot_options(&self, x: &Array, kernel: &Array) -> DotOptions {
-        let options = DotOptions::new().precision(self.options.precision);
+        let options = self.options.dot_options();
         let Some((operands, result)) = self.spec.split_once("->") else { return options };
         let Some((x_spec, kernel_spec)) = operands.split_once(',') else { return options };
         let (x_ellipsis, kernel_ellipsis) =

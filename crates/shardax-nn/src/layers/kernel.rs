@@ -1,6 +1,7 @@
 //! Options and initialization shared by the layers with a kernel and a bias.
 
-use shardax::lax::Precision;
+use shardax::choice::{Choice, IntoChoice};
+use shardax::lax::{ConvOptions, DotOptions, Precision};
 use shardax::nn::initializers::{self, Initializer};
 use shardax::prelude::*;
 use shardax::tree::AxisNames;
@@ -24,11 +25,23 @@ pub struct Kernel {
 pub(super) struct KernelOptions {
     /// The dtype to compute in. `None` is the promoted dtype of input and parameters.
     pub(super) dtype: Option<DType>,
-    pub(super) precision: Option<Precision>,
+    pub(super) precision: Option<Choice<Precision>>,
     /// The logical names of the kernel's dimensions.
     pub(super) kernel_axes: Option<AxisNames>,
     /// The logical names of the bias's dimensions.
     pub(super) bias_axes: Option<AxisNames>,
+}
+
+impl KernelOptions {
+    /// Returns the options of the layer's matmul.
+    pub(super) fn dot_options(&self) -> DotOptions {
+        self.precision.into_iter().fold(DotOptions::new(), DotOptions::precision)
+    }
+
+    /// Sets the precision of the layer's convolution.
+    pub(super) fn with_precision(&self, options: ConvOptions) -> ConvOptions {
+        self.precision.into_iter().fold(options, ConvOptions::precision)
+    }
 }
 
 /// The shape of a kernel, and which of its dimensions the bias has.
@@ -59,7 +72,7 @@ pub struct KernelBuilder<L: KernelLayer> {
     use_bias: bool,
     dtype: Option<DType>,
     param_dtype: Option<DType>,
-    precision: Option<Precision>,
+    precision: Option<Choice<Precision>>,
     kernel_axes: Option<AxisNames>,
     kernel_init: Initializer,
     bias_init: Initializer,
@@ -98,10 +111,10 @@ impl<L: KernelLayer> KernelBuilder<L> {
         self
     }
 
-    /// Sets the precision of the matmuls on accelerators. You can set it for one layer; otherwise the layer uses
-    /// [`default_matmul_precision`](shardax::default_matmul_precision).
-    pub fn precision(mut self, precision: Precision) -> Self {
-        self.precision = Some(precision);
+    /// Sets the precision of the matmuls on accelerators, a [`Precision`] or JAX's text for one. You can set it for one
+    /// layer; otherwise the layer uses [`default_matmul_precision`](shardax::default_matmul_precision).
+    pub fn precision(mut self, precision: impl IntoChoice<Precision>) -> Self {
+        self.precision = Some(precision.into_choice());
         self
     }
 

@@ -1,6 +1,5 @@
 //! The linear layer.
 
-use shardax::lax::DotOptions;
 use shardax::prelude::*;
 
 use super::kernel::{Kernel, KernelBuilder, KernelLayer, KernelOptions, KernelShape, with_bias};
@@ -63,7 +62,7 @@ impl Linear {
         let x = x.into_array();
         require!(&x, input_features("Linear", &x, &self.kernel));
         let (x, kernel, bias) = self.options.in_dtype(x, &self.kernel, &self.bias);
-        let dot = sharding_for_dot(DotOptions::new().precision(self.options.precision), &x, &kernel);
+        let dot = sharding_for_dot(self.options.dot_options(), &x, &kernel);
         with_bias(dot.dot(x, kernel), bias)
     }
 }

@@ -140,7 +140,7 @@ impl LinearGeneral {
         let new = n..n + kernel.ndim() - batch - axis.len();
         let kernel_labels: Vec<usize> = (0..batch).chain(axis.iter().copied()).chain(new.clone()).collect();
         let out_labels: Vec<usize> = (0..n).filter(|d| !axis.contains(d)).chain(new).collect();
-        let options = DotOptions::new().precision(self.options.precision);
+        let options = self.options.dot_options();
         sharding_for_product(options, (x, &x_labels), (kernel, &kernel_labels), &out_labels)
     }
 

@@ -31,6 +31,16 @@ impl<T: Default> Default for Choice<T> {
     }
 }
 
+impl<T: std::fmt::Debug> Choice<T> {
+    /// The name of the option, or the text in quotes.
+    pub(crate) fn described(self) -> String {
+        match self {
+            Choice::Value(value) => format!("{value:?}"),
+            Choice::Unknown(text) => format!("{text:?}"),
+        }
+    }
+}
+
 impl<T: NamedOption> Choice<T> {
     /// Returns the option. `function` names the function in errors.
     ///
@@ -68,6 +78,53 @@ impl<T: NamedOption> IntoChoice<T> for T {
 impl<T> IntoChoice<T> for Choice<T> {
     fn into_choice(self) -> Choice<T> {
         self
+    }
+}
+
+/// Types accepted for an option that can be absent: a value of its enum, JAX's text for one, or an [`Option`] of a value.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a `{T}`",
+    label = "expected `{T}`, or its name in JAX as text",
+    note = "pass a value of the enum, such as `Precision::Highest`, its name in JAX, such as `\"highest\"`, or `None` for the default"
+)]
+pub trait IntoOptionalChoice<T> {
+    /// The option, the text that names none, or `None` if there is no option.
+    fn into_optional_choice(self) -> Option<Choice<T>>;
+}
+
+impl<T: NamedOption> IntoOptionalChoice<T> for T {
+    fn into_optional_choice(self) -> Option<Choice<T>> {
+        Some(Choice::Value(self))
+    }
+}
+
+impl<T> IntoOptionalChoice<T> for Choice<T> {
+    fn into_optional_choice(self) -> Option<Choice<T>> {
+        Some(self)
+    }
+}
+
+impl<T: NamedOption> IntoOptionalChoice<T> for Option<T> {
+    fn into_optional_choice(self) -> Option<Choice<T>> {
+        self.map(Choice::Value)
+    }
+}
+
+impl<T: NamedOption> IntoOptionalChoice<T> for &str {
+    fn into_optional_choice(self) -> Option<Choice<T>> {
+        Some(self.into_choice())
+    }
+}
+
+impl<T: NamedOption> IntoOptionalChoice<T> for &String {
+    fn into_optional_choice(self) -> Option<Choice<T>> {
+        Some(self.as_str().into_choice())
+    }
+}
+
+impl<T: NamedOption> IntoOptionalChoice<T> for String {
+    fn into_optional_choice(self) -> Option<Choice<T>> {
+        Some(self.as_str().into_choice())
     }
 }
 

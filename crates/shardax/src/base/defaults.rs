@@ -1,5 +1,6 @@
 //! The defaults on which a trace depends. A function that was traced under other defaults is traced again.
 
+use crate::choice::Choice;
 use crate::default_dtype;
 use crate::forbidden_axes::Forbidden;
 use crate::precision::{self, Precision};
@@ -10,11 +11,11 @@ use crate::rank_promotion::RankPromotion;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Defaults {
     /// The precision of matmuls.
-    precision: Option<Precision>,
+    precision: Option<Choice<Precision>>,
     /// The algorithm of random keys.
     prng: PrngImpl,
     /// The rule for operands of different ranks.
-    rank_promotion: RankPromotion,
+    rank_promotion: Choice<RankPromotion>,
     /// `true` if floating point numbers without a dtype have 64 bits.
     x64: bool,
     /// The mesh axes over which communication is forbidden.
@@ -43,13 +44,10 @@ impl Defaults {
     fn described(self) -> [(&'static str, String); 5] {
         [
             ("the default PRNG", self.prng.to_string()),
-            ("numpy_rank_promotion", self.rank_promotion.to_string()),
+            ("numpy_rank_promotion", self.rank_promotion.described().to_lowercase()),
             ("enable_x64", self.x64.to_string()),
             ("the axes of no_collectives", self.forbidden.to_string()),
-            (
-                "the default matmul precision",
-                self.precision.map_or_else(|| "none".to_owned(), |precision| format!("{precision:?}")),
-            ),
+            ("the default matmul precision", self.precision.map_or_else(|| "none".to_owned(), Choice::described)),
         ]
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
+use crate::choice::{Choice, IntoChoice, NamedOption};
 use crate::error::{Result, err};
 use crate::local::{Guard, Guarded, GuardedKey};
 
@@ -66,6 +67,19 @@ macro_rules! presets {
                 }
             }
         }
+
+        /// JAX's names.
+        const NAMES: &[(&str, Precision)] = &[
+            ("default", Precision::Default),
+            ("high", Precision::High),
+            ("highest", Precision::Highest),
+            ("fastest", Precision::Default),
+            ("bfloat16", Precision::Default),
+            ("bfloat16_3x", Precision::High),
+            ("tensorfloat32", Precision::High),
+            ("float32", Precision::Highest),
+            $(($name, Precision::Algorithm(DotAlgorithmPreset::$variant)),)*
+        ];
     };
 }
 
@@ -94,6 +108,11 @@ presets! {
     F64F64F64 "F64_F64_F64";
 }
 
+impl NamedOption for Precision {
+    const KIND: &'static str = "precision";
+    const NAMES: &'static [(&'static str, Self)] = NAMES;
+}
+
 impl Precision {
     /// Parses one of JAX's names: `default`, `bfloat16` or `fastest`; `high`, `bfloat16_3x` or `tensorfloat32`;
     /// `highest` or `float32`; or the name of an algorithm, such as `BF16_BF16_F32_X3`.
@@ -101,14 +120,9 @@ impl Precision {
     /// # Errors
     /// Returns an error for any other name.
     pub fn from_name(name: &str) -> Result<Precision> {
-        match name.to_lowercase().as_str() {
-            "default" | "bfloat16" | "fastest" => Ok(Precision::Default),
-            "high" | "bfloat16_3x" | "tensorfloat32" => Ok(Precision::High),
-            "highest" | "float32" => Ok(Precision::Highest),
-            other if let Some(preset) = DotAlgorithmPreset::ALL.iter().find(|p| p.name().eq_ignore_ascii_case(other)) => {
-                Ok(Precision::Algorithm(*preset))
-            }
-            _ => Err(err!(Value, "Precision value must be one of default, high and highest, got {name:?}")
+        match NAMES.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)) {
+            Some((_, precision)) => Ok(*precision),
+            None => Err(err!(Value, "Precision value must be one of default, high and highest, got {name:?}")
                 .help("other names for them are fastest, bfloat16, bfloat16_3x, tensorfloat32 and float32; algorithms have names such as BF16_BF16_F32_X3")),
         }
     }
@@ -134,28 +148,31 @@ static PROCESS: AtomicU8 = AtomicU8::new(0);
 
 // A guard's precision has priority over the precision of the process, and holds on one thread only.
 thread_local! {
-    static THREAD: Guarded<Precision> = const { Guarded::new() };
+    static THREAD: Guarded<Choice<Precision>> = const { Guarded::new() };
 }
 
 /// Restores the previous precision when dropped.
 #[must_use = "the precision holds only while the guard lives"]
 pub struct PrecisionGuard {
-    _guard: Guard<Precision>,
+    _guard: Guard<Choice<Precision>>,
 }
 
 /// Sets the default precision of matrix multiplications on this thread until the guard is dropped (JAX's context
 /// manager of that name). A function compiled with another precision is compiled again.
 ///
+/// The precision is a [`Precision`] or JAX's text for one. While the guard of an unknown text lives, matrix
+/// multiplications and convolutions fail with an error that lists the names.
+///
 /// ```
 /// # use shardax::prelude::*;
-/// # use shardax::{default_matmul_precision, lax::Precision};
-/// let _precise = default_matmul_precision(Precision::Highest);
+/// # use shardax::default_matmul_precision;
+/// let _precise = default_matmul_precision("highest");
 /// let lowered = jit(|x: Array| x.dot(&x)).lower(ones([2, 2]))?;
 /// assert!(lowered.as_text().contains("precision HIGHEST"));
 /// # Ok::<(), shardax::Error>(())
 /// ```
-pub fn default_matmul_precision(precision: Precision) -> PrecisionGuard {
-    PrecisionGuard { _guard: THREAD.guard(precision) }
+pub fn default_matmul_precision(precision: impl IntoChoice<Precision>) -> PrecisionGuard {
+    PrecisionGuard { _guard: THREAD.guard(precision.into_choice()) }
 }
 
 /// Sets the precision of the process.
@@ -173,12 +190,24 @@ fn number(precision: Precision) -> u8 {
     }
 }
 
-/// The default precision.
-pub(crate) fn current() -> Option<Precision> {
-    THREAD.with_last(|precision| precision.copied()).or_else(|| match PROCESS.load(Relaxed) {
+/// The default precision, or the text of a guard that names none.
+pub(crate) fn current() -> Option<Choice<Precision>> {
+    THREAD.with_last(|precision| precision.copied()).or_else(|| of_process().map(Choice::Value))
+}
+
+fn of_process() -> Option<Precision> {
+    match PROCESS.load(Relaxed) {
         1 => Some(Precision::Default),
         2 => Some(Precision::High),
         3 => Some(Precision::Highest),
         n => DotAlgorithmPreset::ALL.get(usize::from(n).checked_sub(4)?).copied().map(Precision::Algorithm),
-    })
+    }
+}
+
+/// Returns the requested precision, or else the default. `function` names the function in errors.
+///
+/// # Errors
+/// Returns an error for a text that names no precision.
+pub(crate) fn resolved(requested: Option<Choice<Precision>>, function: &str) -> Result<Option<Precision>> {
+    requested.or_else(current).map(|precision| precision.value(function)).transpose()
 }

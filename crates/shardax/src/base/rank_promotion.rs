@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
+use crate::choice::{Choice, IntoChoice, NamedOption};
 use crate::error::{Result, err};
 use crate::local::{Guard, Guarded, GuardedKey};
 use crate::source;
@@ -27,7 +28,13 @@ static PROCESS: AtomicU8 = AtomicU8::new(0);
 
 // A guard's rule has priority over the rule of the process, and holds on one thread only.
 thread_local! {
-    static THREAD: Guarded<RankPromotion> = const { Guarded::new() };
+    static THREAD: Guarded<Choice<RankPromotion>> = const { Guarded::new() };
+}
+
+impl NamedOption for RankPromotion {
+    const KIND: &'static str = "rule";
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("allow", RankPromotion::Allow), ("warn", RankPromotion::Warn), ("raise", RankPromotion::Raise)];
 }
 
 impl RankPromotion {
@@ -53,11 +60,11 @@ impl RankPromotion {
         })
     }
 
-    /// The current rule of this thread.
-    pub(crate) fn current() -> RankPromotion {
+    /// The current rule of this thread, or the text of a guard that names none.
+    pub(crate) fn current() -> Choice<RankPromotion> {
         THREAD.with_last(|rule| rule.copied()).unwrap_or_else(|| {
             let index = usize::from(PROCESS.load(Relaxed));
-            RankPromotion::ALL.get(index).copied().unwrap_or_default()
+            Choice::Value(RankPromotion::ALL.get(index).copied().unwrap_or_default())
         })
     }
 
@@ -76,7 +83,7 @@ impl fmt::Display for RankPromotion {
 /// Restores the previous rule when dropped.
 #[must_use = "the rule holds only while the guard lives"]
 pub struct RankPromotionGuard {
-    _guard: Guard<RankPromotion>,
+    _guard: Guard<Choice<RankPromotion>>,
 }
 
 /// Sets the rule for operands of different ranks on this thread until the guard is dropped (JAX's context manager of
@@ -87,27 +94,30 @@ pub struct RankPromotionGuard {
 /// The rule applies to the operands of operators and of elementwise functions such as `maximum`, as in JAX. Other functions
 /// and layers always broadcast as they need.
 ///
+/// The rule is a [`RankPromotion`] or JAX's text for one. While the guard of an unknown text lives, operands of different
+/// ranks are an error that lists the names.
+///
 /// ```
 /// # use shardax::prelude::*;
-/// # use shardax::{RankPromotion, numpy_rank_promotion};
+/// # use shardax::numpy_rank_promotion;
 /// let (x, y) = (ones([2, 3]), ones(3));
 /// assert!((&x + &y).check().is_ok());
-/// let _strict = numpy_rank_promotion(RankPromotion::Raise);
+/// let _strict = numpy_rank_promotion("raise");
 /// let error = (&x + &y).check().unwrap_err().to_string();
 /// assert!(error.contains("Operands could not be broadcast together for add on shapes (2, 3) (3,)"), "{error}");
 /// assert!((&x + y.expand_dims(0)).check().is_ok());
 /// # Ok::<(), shardax::Error>(())
 /// ```
-pub fn numpy_rank_promotion(rule: RankPromotion) -> RankPromotionGuard {
-    RankPromotionGuard { _guard: THREAD.guard(rule) }
+pub fn numpy_rank_promotion(rule: impl IntoChoice<RankPromotion>) -> RankPromotionGuard {
+    RankPromotionGuard { _guard: THREAD.guard(rule.into_choice()) }
 }
 
 /// Allows operands of different ranks until the guard is dropped. A function of the library that broadcasts its own
 /// arrays begins with it, because the rule is for the operands of the user's program. It must not hold while functions of
 /// the user run.
 #[must_use = "other ranks are allowed only while the guard lives"]
-pub(crate) fn allow() -> Guard<RankPromotion> {
-    THREAD.guard(RankPromotion::Allow)
+pub(crate) fn allow() -> Guard<Choice<RankPromotion>> {
+    THREAD.guard(Choice::Value(RankPromotion::Allow))
 }
 
 /// Applies the rule to operands. If operands that are not scalars differ in rank, it fails or warns.
@@ -119,7 +129,7 @@ pub(crate) fn check<'a>(name: &str, shapes: impl Iterator<Item = &'a [usize]> + 
         return Ok(());
     }
     // The rule is read only for shapes of different ranks, because this function runs before every eager operation.
-    let rule = RankPromotion::current();
+    let rule = RankPromotion::current().value("numpy_rank_promotion")?;
     if rule == RankPromotion::Allow {
         return Ok(());
     }

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 
+use crate::choice::{Choice, IntoChoice, NamedOption};
 use crate::error::{Result, err};
 use crate::local::{Guard, Guarded, GuardedKey};
 use crate::warning;
@@ -27,29 +28,31 @@ use TransferGuardLevel::{Allow, Disallow, DisallowExplicit, Log, LogExplicit};
 
 const LEVELS: [TransferGuardLevel; 5] = [Allow, Log, Disallow, LogExplicit, DisallowExplicit];
 
+impl NamedOption for TransferGuardLevel {
+    const KIND: &'static str = "level";
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("allow", Allow),
+        ("log", Log),
+        ("disallow", Disallow),
+        ("log_explicit", LogExplicit),
+        ("disallow_explicit", DisallowExplicit),
+    ];
+}
+
 impl TransferGuardLevel {
     /// Parses one of JAX's names: `allow`, `log`, `disallow`, `log_explicit` or `disallow_explicit`.
     ///
     /// # Errors
     /// Returns an error for any other name.
     pub fn from_name(name: &str) -> Result<Self> {
-        LEVELS.into_iter().find(|level| level.name() == name).ok_or_else(|| {
+        let named = Self::NAMES.iter().find(|(other, _)| *other == name);
+        named.map(|(_, level)| *level).ok_or_else(|| {
             err!(
                 Value,
                 "a transfer guard must be one of allow, log, disallow, log_explicit, disallow_explicit, got {name:?}"
             )
             .help("`disallow` rejects implicit transfers, `disallow_explicit` all")
         })
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Allow => "allow",
-            Log => "log",
-            Disallow => "disallow",
-            LogExplicit => "log_explicit",
-            DisallowExplicit => "disallow_explicit",
-        }
     }
 }
 
@@ -63,8 +66,8 @@ pub(crate) enum Direction {
 
 use Direction::{DeviceToDevice, DeviceToHost, HostToDevice};
 
-/// The level of transfers in a direction; `None` is every direction.
-type Rule = (Option<Direction>, TransferGuardLevel);
+/// The level of transfers in a direction, or a text that names none; `None` is every direction.
+type Rule = (Option<Direction>, Choice<TransferGuardLevel>);
 
 /// The number of guards of all threads plus the number of directions that the process restricts. If it is 0, the check
 /// of a transfer costs only one load.
@@ -90,7 +93,7 @@ impl Drop for TransferGuard {
     }
 }
 
-fn guard(direction: Option<Direction>, level: TransferGuardLevel) -> TransferGuard {
+fn guard(direction: Option<Direction>, level: Choice<TransferGuardLevel>) -> TransferGuard {
     GUARDS.fetch_add(1, Relaxed);
     TransferGuard { _guard: THREAD.guard((direction, level)) }
 }
@@ -104,33 +107,36 @@ fn guard(direction: Option<Direction>, level: TransferGuardLevel) -> TransferGua
 /// [`Array::item`](crate::Array::item), [`Array::to_vec`](crate::Array::to_vec), printing. They are checked on every
 /// platform, so that a program tested on CPU has no hidden transfer on an accelerator.
 ///
+/// The level is a [`TransferGuardLevel`] or JAX's text for one. While the guard of an unknown text lives, transfers fail
+/// with an error that lists the names.
+///
 /// ```
 /// # use shardax::prelude::*;
-/// # use shardax::{TransferGuardLevel, transfer_guard};
+/// # use shardax::transfer_guard;
 /// let x = ones([2]);
-/// let _guard = transfer_guard(TransferGuardLevel::Disallow);
+/// let _guard = transfer_guard("disallow");
 /// let read = x.to_vec::<f32>().err().map(|e| e.message().to_owned());
 /// assert_eq!(read.as_deref(), Some("Disallowed device-to-host transfer: float32[2]"));
 /// assert!(device_get(&x).is_ok());
 /// # Ok::<(), shardax::Error>(())
 /// ```
-pub fn transfer_guard(level: TransferGuardLevel) -> TransferGuard {
-    guard(None, level)
+pub fn transfer_guard(level: impl IntoChoice<TransferGuardLevel>) -> TransferGuard {
+    guard(None, level.into_choice())
 }
 
 /// Like [`transfer_guard`], for transfers from the host to a device.
-pub fn transfer_guard_host_to_device(level: TransferGuardLevel) -> TransferGuard {
-    guard(Some(HostToDevice), level)
+pub fn transfer_guard_host_to_device(level: impl IntoChoice<TransferGuardLevel>) -> TransferGuard {
+    guard(Some(HostToDevice), level.into_choice())
 }
 
 /// Like [`transfer_guard`], for transfers between devices.
-pub fn transfer_guard_device_to_device(level: TransferGuardLevel) -> TransferGuard {
-    guard(Some(DeviceToDevice), level)
+pub fn transfer_guard_device_to_device(level: impl IntoChoice<TransferGuardLevel>) -> TransferGuard {
+    guard(Some(DeviceToDevice), level.into_choice())
 }
 
 /// Like [`transfer_guard`], for transfers from a device to the host.
-pub fn transfer_guard_device_to_host(level: TransferGuardLevel) -> TransferGuard {
-    guard(Some(DeviceToHost), level)
+pub fn transfer_guard_device_to_host(level: impl IntoChoice<TransferGuardLevel>) -> TransferGuard {
+    guard(Some(DeviceToHost), level.into_choice())
 }
 
 /// Sets the levels of the process by the option's name: `transfer_guard`, or one of its three directions.
@@ -151,6 +157,10 @@ pub(crate) fn set_of_process(option: &str, level: TransferGuardLevel) {
     }
 }
 
+fn level_of_process(direction: Direction) -> TransferGuardLevel {
+    LEVELS[usize::from(PROCESS[direction as usize].load(Relaxed)).min(LEVELS.len() - 1)]
+}
+
 /// Logs or rejects a transfer of a value of this type.
 #[inline]
 pub(crate) fn check(direction: Direction, is_explicit: bool, value: &dyn Display) -> Result<()> {
@@ -161,7 +171,8 @@ pub(crate) fn check(direction: Direction, is_explicit: bool, value: &dyn Display
 fn check_level(direction: Direction, is_explicit: bool, value: &dyn Display) -> Result<()> {
     let level = THREAD
         .find_last(|(guarded, level)| guarded.is_none_or(|guarded| guarded == direction).then_some(*level))
-        .unwrap_or_else(|| LEVELS[usize::from(PROCESS[direction as usize].load(Relaxed)).min(LEVELS.len() - 1)]);
+        .unwrap_or_else(|| Choice::Value(level_of_process(direction)))
+        .value("transfer_guard")?;
     let (name, help) = match direction {
         HostToDevice => {
             ("host-to-device", "move the value with `device_put` before, or allow it with `transfer_guard`")

@@ -12,6 +12,7 @@ mod kernel;
 
 pub use kernel::ResizeMethod;
 
+use crate::choice::{Choice, IntoChoice};
 use crate::core::array::Array;
 use crate::core::program::trace::or_failed;
 use crate::dtype::{DType, Scalar};
@@ -37,7 +38,7 @@ use crate::shape::normalize_axis;
 pub struct ResizeOptions {
     method: ResizeMethod,
     antialias: bool,
-    precision: Precision,
+    precision: Choice<Precision>,
 }
 
 impl From<ResizeMethod> for ResizeOptions {
@@ -55,7 +56,7 @@ impl From<&'static str> for ResizeOptions {
 impl ResizeOptions {
     /// Creates options with this method.
     pub fn new(method: impl Into<ResizeMethod>) -> Self {
-        ResizeOptions { method: method.into(), antialias: true, precision: Precision::Highest }
+        ResizeOptions { method: method.into(), antialias: true, precision: Choice::Value(Precision::Highest) }
     }
 
     /// Sets whether the kernel becomes wider where the image becomes smaller, so that every pixel contributes. Default
@@ -66,8 +67,8 @@ impl ResizeOptions {
     }
 
     /// Sets the precision of matrix multiplications on accelerators. Default [`Precision::Highest`].
-    pub fn precision(mut self, precision: Precision) -> Self {
-        self.precision = precision;
+    pub fn precision(mut self, precision: impl IntoChoice<Precision>) -> Self {
+        self.precision = precision.into_choice();
         self
     }
 

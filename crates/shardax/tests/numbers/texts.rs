@@ -157,3 +157,56 @@ fn unknown_texts_of_functions_list_the_names() {
     let error = callback.call(&x).expect_err("a text that names nothing").to_string();
     assert!(error.contains("unknown vmap method \"loop\"") && error.contains("\"expand_dims\""), "{error}");
 }
+
+#[test]
+fn texts_name_precisions() -> Result<()> {
+    setup();
+    let x = ones([2, 2]);
+    let lowered = jit(|x: Array| lax::DotOptions::new().precision("highest").matmul(&x, &x)).lower(&x)?;
+    assert!(lowered.as_text().contains("precision HIGHEST"));
+    let convolved =
+        |x: Array| lax::conv_general_dilated(&x, &x, [1], Padding::Valid, lax::ConvOptions::new().precision("high"));
+    assert!(jit(convolved).lower(ones([1, 2, 2]))?.as_text().contains("precision HIGH"));
+    {
+        let _precise = shardax::default_matmul_precision("tensorfloat32");
+        assert!(jit(|x: Array| x.matmul(&x)).lower(&x)?.as_text().contains("precision HIGH"));
+    }
+    let unknown =
+        lax::DotOptions::new().precision("highst").matmul(&x, &x).check().expect_err("no precision").to_string();
+    assert!(unknown.contains("unknown precision \"highst\"") && unknown.contains("\"highest\""), "{unknown}");
+    Ok(())
+}
+
+#[test]
+fn texts_of_guards_that_name_nothing_are_errors_where_they_apply() -> Result<()> {
+    setup();
+    let (x, product) = (ones([2, 2]), jit(|x: Array| x.matmul(&x)));
+    assert_eq!(product.call(&x)?.to_vec::<f32>()?, [2.0; 4]);
+    {
+        let _guard = shardax::default_matmul_precision("double");
+        for error in [x.matmul(&x).check(), product.call(&x).map(|_| ())] {
+            let error = error.expect_err("no precision").to_string();
+            assert!(error.contains("unknown precision \"double\""), "{error}");
+        }
+        assert_eq!((&x + 1).to_vec::<f32>()?, [2.0; 4]);
+    }
+    {
+        let _guard = shardax::numpy_rank_promotion("error");
+        let error = (&x + ones(2)).check().expect_err("no rule").to_string();
+        assert!(error.contains("unknown rule \"error\"") && error.contains("\"raise\""), "{error}");
+    }
+    {
+        let _guard = shardax::transfer_guard("forbid");
+        let error = x.to_vec::<f32>().expect_err("no level").to_string();
+        assert!(error.contains("unknown level \"forbid\"") && error.contains("\"disallow\""), "{error}");
+    }
+    assert_eq!(product.call(&x)?.to_vec::<f32>()?, [2.0; 4]);
+    Ok(())
+}
+
+#[test]
+fn exclusive_or_of_floats_names_the_power() {
+    setup();
+    let error = (ones(2) ^ 2).check().expect_err("no bits").to_string();
+    assert!(error.contains("xor does not accept dtype float32") && error.contains("`x.pow(2)`"), "{error}");
+}

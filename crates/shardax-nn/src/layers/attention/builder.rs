@@ -1,5 +1,6 @@
 //! The options of the attention layer, and how a layer is built from them.
 
+use shardax::choice::{Choice, IntoChoice};
 use shardax::lax::Precision;
 use shardax::nn::initializers::{self, Initializer};
 use shardax::prelude::*;
@@ -34,6 +35,10 @@ pub struct MultiHeadAttentionBuilder {
     out_kernel_axes: Option<AxisNames>,
     sequence_axis: Option<&'static str>,
     own: Own,
+}
+
+fn chosen<T>(choice: impl IntoChoice<T>) -> Option<Choice<T>> {
+    Some(choice.into_choice())
 }
 
 macro_rules! options {
@@ -126,7 +131,7 @@ impl MultiHeadAttentionBuilder {
         /// Limits the scores, see [`soft_cap`](crate::AttentionOptions::soft_cap). Default none.
         soft_cap: f64 => own.soft_cap, Some;
         /// Sets the implementation, see [`implementation`](crate::AttentionOptions::implementation). The default depends on platform, dtypes and size.
-        implementation: Implementation => own.implementation, Some;
+        implementation: impl IntoChoice<Implementation> => own.implementation, chosen;
         /// Sets the rotary embedding of queries and keys. Default none.
         rope: Rope => own.rope, Some;
         /// Sets whether queries and keys are rotated before their norms, as in Hunyuan's models. Default false.
@@ -140,7 +145,7 @@ impl MultiHeadAttentionBuilder {
         softplus_gate: bool => own.softplus_gate, std::convert::identity;
         /// Sets the precision of the matmuls on accelerators. Default:
         /// [`default_matmul_precision`](shardax::default_matmul_precision).
-        precision: Precision => own.precision, Some;
+        precision: impl IntoChoice<Precision> => own.precision, chosen;
     }
 
     /// Restricts attention to `left` positions before the query's position and `right` positions after it. Default all.
@@ -264,7 +269,7 @@ impl MultiHeadAttentionBuilder {
         let builder = builder.use_bias(self.use_bias).kernel_init(kernel_init).bias_init(bias_init);
         let builder = axes.iter().fold(builder, |b, axes| b.kernel_axes(axes));
         let builder = self.dtype.into_iter().fold(builder, |b, dtype| b.dtype(dtype));
-        let builder = self.own.precision.into_iter().fold(builder, |b, precision| b.precision(precision));
+        let builder = self.own.precision.into_iter().fold(builder, KernelBuilder::precision);
         self.param_dtype.into_iter().fold(builder, |b, dtype| b.param_dtype(dtype))
     }
 }

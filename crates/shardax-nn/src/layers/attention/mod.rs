@@ -6,6 +6,7 @@ mod value_scores;
 
 pub use builder::MultiHeadAttentionBuilder;
 pub use difference::HeadDifference;
+use shardax::choice::Choice;
 use shardax::lax::Precision;
 use shardax::prelude::*;
 use shardax::shape::{AxisName, IntoSizes};
@@ -118,14 +119,14 @@ struct Own {
     local_window_size: Option<(usize, usize)>,
     soft_cap: Option<f64>,
     #[tree(static)]
-    implementation: Option<Implementation>,
+    implementation: Option<Choice<Implementation>>,
     rope: Option<Rope>,
     normalize_after_rope: bool,
     qkv_bound: Option<f64>,
     query_growth: Option<QueryGrowth>,
     softplus_gate: bool,
     #[tree(static)]
-    precision: Option<Precision>,
+    precision: Option<Choice<Precision>>,
 }
 
 /// A factor of queries that grows with their position, so that attention over longer texts is not flatter:
@@ -511,8 +512,8 @@ impl Own {
         let mut options = AttentionOptions::new()
             .is_causal(self.is_causal)
             .dropout_rate(self.dropout_rate)
-            .broadcast_dropout(self.broadcast_dropout)
-            .precision(self.precision);
+            .broadcast_dropout(self.broadcast_dropout);
+        options = self.precision.into_iter().fold(options, AttentionOptions::precision);
         if let Some(scale) = self.scale {
             options = options.scale(scale);
         }
@@ -523,7 +524,7 @@ impl Own {
             options = options.soft_cap(cap);
         }
         options.rope = self.rope.clone();
-        options.implementation(self.implementation)
+        self.implementation.into_iter().fold(options, AttentionOptions::implementation)
     }
 }
 

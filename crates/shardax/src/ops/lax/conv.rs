@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::dot::DotOptions;
+use crate::choice::{Choice, IntoOptionalChoice};
 use crate::core::array::Array;
 use crate::core::primitive::Primitive;
 use crate::core::sharding_like::ShardingLike;
@@ -126,7 +128,7 @@ pub struct ConvOptions {
     feature_group_count: Option<usize>,
     batch_group_count: Option<usize>,
     preferred_element_type: Option<DType>,
-    pub(super) precision: Option<Precision>,
+    pub(super) precision: Option<Choice<Precision>>,
     out_sharding: Option<ShardingLike>,
 }
 
@@ -182,9 +184,10 @@ impl ConvOptions {
         self
     }
 
-    /// Sets the precision on accelerators. Default: [`default_matmul_precision`](crate::default_matmul_precision).
-    pub fn precision(mut self, precision: impl Into<Option<Precision>>) -> Self {
-        self.precision = precision.into();
+    /// Sets the precision on accelerators, a [`Precision`] or JAX's text for one. Default:
+    /// [`default_matmul_precision`](crate::default_matmul_precision).
+    pub fn precision(mut self, precision: impl IntoOptionalChoice<Precision>) -> Self {
+        self.precision = precision.into_optional_choice();
         self
     }
 
@@ -196,9 +199,14 @@ impl ConvOptions {
         self
     }
 
+    /// Returns the options of a matmul with this precision.
+    pub(crate) fn dot_options(&self) -> DotOptions {
+        self.precision.into_iter().fold(DotOptions::new(), DotOptions::precision)
+    }
+
     /// Sets a precision, unless one is set.
     pub(crate) fn precise(mut self, precision: Precision) -> Self {
-        self.precision = self.precision.or(Some(precision));
+        self.precision = self.precision.or(Some(Choice::Value(precision)));
         self
     }
 
@@ -234,10 +242,13 @@ impl ConvOptions {
             ));
         }
         let [lhs_spec, rhs_spec, out_spec] = self.specs(rank)?;
-        if let Some(Precision::Algorithm(preset)) = self.precision {
+        let requested = self.precision.map(|precision| precision.value(name)).transpose()?;
+        if let Some(Precision::Algorithm(preset)) = requested {
             return Err(err!(Value, "convolutions have no algorithms, got the precision {}", preset.name())
                 .help("pass `Precision::Default`, `High` or `Highest`"));
         }
+        let default = precision::resolved(None, name)?.filter(|default| !matches!(default, Precision::Algorithm(_)));
+        let precision = requested.or(default);
         let conv = ConvGeneralDilated {
             window: self.window(lhs, rhs, [&lhs_spec, &rhs_spec], strides, padding)?,
             lhs: lhs_spec,
@@ -246,9 +257,7 @@ impl ConvOptions {
             feature_group_count: self.feature_group_count.unwrap_or(1),
             batch_group_count: self.batch_group_count.unwrap_or(1),
             preferred: self.preferred_element_type.filter(|d| *d != lhs.dtype()),
-            precision: self
-                .precision
-                .or_else(|| precision::current().filter(|default| !matches!(default, Precision::Algorithm(_)))),
+            precision,
             // The shape of the result must be inferred before its sharding can be resolved.
             out_sharding: None,
         };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::choice::{Choice, IntoOptionalChoice};
 use crate::core::array::Array;
 use crate::core::sharding_like::ShardingLike;
 use crate::dtype::{Category, DType};
@@ -17,19 +18,19 @@ use crate::sharding::Typed;
 ///
 /// ```
 /// # use shardax::prelude::*;
-/// # use shardax::lax::{DotOptions, Precision};
+/// # use shardax::lax::DotOptions;
 /// // bfloat16 operands, summed in and returned as float32.
 /// let wide = DotOptions::new().preferred_element_type(DType::F32);
 /// let x = full([4, 256], 1.0).astype(DType::Bf16);
 /// assert_eq!(wide.einsum("ij,kj->ik", &[&x, &x]).dtype(), DType::F32);
 /// // All digits of float32, on accelerators too.
-/// let y = DotOptions::new().precision(Precision::Highest).matmul(ones([2, 3]), ones([3, 2]));
+/// let y = DotOptions::new().precision("highest").matmul(ones([2, 3]), ones([3, 2]));
 /// assert_eq!(y.to_vec::<f32>()?, [3.0; 4]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DotOptions {
-    pub(crate) precision: Option<Precision>,
+    pub(crate) precision: Option<Choice<Precision>>,
     pub(crate) preferred_element_type: Option<DType>,
     pub(crate) out_sharding: Option<ShardingLike>,
     pub(crate) is_rhs_sparse: bool,
@@ -41,9 +42,10 @@ impl DotOptions {
         DotOptions::default()
     }
 
-    /// Sets the precision on accelerators. Default: [`default_matmul_precision`](crate::default_matmul_precision).
-    pub fn precision(mut self, precision: impl Into<Option<Precision>>) -> Self {
-        self.precision = precision.into();
+    /// Sets the precision on accelerators, a [`Precision`] or JAX's text for one. Default:
+    /// [`default_matmul_precision`](crate::default_matmul_precision).
+    pub fn precision(mut self, precision: impl IntoOptionalChoice<Precision>) -> Self {
+        self.precision = precision.into_optional_choice();
         self
     }
 
@@ -119,13 +121,17 @@ impl DotOptions {
                 Err(e) => return Array::from_result(Err(e), lhs),
             }
         };
+        let precision = match precision::resolved(self.precision, "dot_general") {
+            Ok(precision) => precision,
+            Err(e) => return Array::from_result(Err(e), lhs),
+        };
         let dot = DotGeneral {
             lhs_contract: lhs_contract.into(),
             rhs_contract: rhs_contract.into(),
             lhs_batch: lhs_batch.into(),
             rhs_batch: rhs_batch.into(),
             preferred: None,
-            precision: self.precision.or_else(precision::current),
+            precision,
             out,
             is_rhs_sparse: self.is_rhs_sparse,
         };

@@ -1,7 +1,6 @@
 //! Patches: the elements under a moving window.
 
 use super::conv::{ConvOptions, Padding, conv_general_dilated};
-use super::dot::DotOptions;
 use crate::core::array::Array;
 use crate::core::program::trace::or_failed;
 use crate::dtype::DType;
@@ -114,7 +113,7 @@ pub fn conv_general_dilated_local(
             ));
         }
         let [positions, positions_of_rhs] = [&out_spec[2..], &rhs_spec[2..]];
-        let product = DotOptions::new().precision(options.precision).dot_general(
+        let product = options.dot_options().dot_general(
             &patches,
             &rhs,
             (&[out_spec[1]], &[rhs_spec[1]]),

@@ -16,6 +16,7 @@ use smallvec::{SmallVec, smallvec};
 
 pub use self::operands::{Operands, PresentOperands};
 use self::unfused::Block;
+use crate::choice::{Choice, NamedOption};
 use crate::core::array::Array;
 use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{Avals, BatchAxis, Dims, Outputs, Primitive, ShardingRule, Tangents, TypedOuts, bind};
@@ -44,6 +45,16 @@ pub enum Implementation {
     /// A loop over blocks of keys, with a running maximum and sum. It needs the memory of only one block of scores, but
     /// more time.
     Blockwise,
+}
+
+impl NamedOption for Implementation {
+    const KIND: &'static str = "implementation";
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("xla", Implementation::Xla),
+        ("cudnn", Implementation::Cudnn),
+        ("flash", Implementation::Flash),
+        ("blockwise", Implementation::Blockwise),
+    ];
 }
 
 /// The range of keys around a query's position that the query attends to.
@@ -118,8 +129,12 @@ impl Attention {
 
     /// Sets the precision of matmuls on accelerators. `None` selects
     /// [`default_matmul_precision`](crate::default_matmul_precision).
-    pub fn precision(self, precision: Option<Precision>) -> Self {
-        Attention { precision: precision.or_else(precision::current).unwrap_or_default(), ..self }
+    ///
+    /// # Errors
+    /// Returns an error for a text that names no precision.
+    pub fn precision(self, precision: Option<Choice<Precision>>) -> Result<Self> {
+        let precision = precision::resolved(precision, "dot_product_attention")?.unwrap_or_default();
+        Ok(Attention { precision, ..self })
     }
 
     /// Sets the implementation; `None` chooses by platform and size.
