@@ -185,6 +185,10 @@ fn tree(input: DeriveInput) -> Result<TokenStream> {
             fn flatten(&self, out: &mut ::shardax::tree::Flat) { #flatten }
             fn unflatten(from: &mut ::shardax::tree::Unflatten<'_>) -> ::shardax::Result<Self> { #unflatten }
         }
+        impl #params ::shardax::tree::IntoTree for &#name #types #clause {
+            type Tree = #name #types;
+            fn into_tree(self) -> Self::Tree { ::core::clone::Clone::clone(self) }
+        }
         #single
         #prefix
     })

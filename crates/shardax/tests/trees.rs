@@ -432,3 +432,23 @@ fn structures_print_as_jax_prints_them() {
     let points = (Point { x: ones(1), rest: None }, Point { x: ones(1), rest: Some(vec![ones(2)]) });
     assert_eq!(text(tree::structure(&points)), "(Point { x: *, rest: None }, Point { x: *, rest: [*] })");
 }
+
+#[test]
+fn functions_of_trees_accept_references() -> Result<()> {
+    setup();
+    #[derive(Tree, Clone)]
+    struct Params<T = Array> {
+        w: T,
+    }
+    let (x, params) = (ones([2, 3]), Params { w: ones([2, 3]) });
+    let f = vmap(|x: Array| psum(&x, "i") + pmax(&x, "i") + all_gather(&x, "i", 0).sum(0)).axis_name("i");
+    assert_eq!(f.call(&x)?.to_vec::<f32>()?, [5.0; 6]);
+    let sums = vmap(|p: Params| psum(&p, "i")).axis_name("i").call(&params)?;
+    assert_eq!(sums.w.to_vec::<f32>()?, [2.0; 6]);
+    let slope = grad(|x: Array| (stop_gradient(&x) * &x).sum(..)).call(&x)?;
+    assert_eq!(slope.to_vec::<f32>()?, [1.0; 6]);
+    let pair = (x.clone(), vec![x]);
+    let (a, list) = stop_gradient(&pair);
+    assert_eq!((a.shape(), stop_gradient(&list).len()), (pair.0.shape(), 1));
+    Ok(())
+}

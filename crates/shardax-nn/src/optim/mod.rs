@@ -103,6 +103,7 @@ pub use train_state::{Optimizer, TrainState, chain};
 pub use tree_utils::safe_increment;
 
 use shardax::prelude::{Array, ArrayLike, DType, Result, Tree, remainder, tree, where_, zeros_dtype};
+use shardax::tree::IntoTree;
 
 use accumulators::{
     dtypes, full_in, in_wide_dtypes, one_minus_power, scalar_dtype, wide_dtype, widened, with_dtypes, zeros_in,
@@ -134,7 +135,8 @@ pub trait GradientTransformation<P: Tree>: Tree {
 ///
 /// ```
 /// use shardax_nn::prelude::*;
-/// let params = apply_updates(ones([2]), array([0.5f32, -0.5]))?;
+/// let (params, updates) = (ones([2]), array([0.5f32, -0.5]));
+/// let params = apply_updates(&params, updates)?;
 /// assert_eq!(params.to_vec::<f32>()?, [1.5, 0.5]);
 /// # Ok::<(), shardax::Error>(())
 /// ```
@@ -142,13 +144,13 @@ pub trait GradientTransformation<P: Tree>: Tree {
 /// # Errors
 /// Returns an error if the trees differ in structure, or if the shapes of two arrays do not broadcast together.
 #[track_caller]
-pub fn apply_updates<P: Tree>(params: P, updates: P) -> Result<P> {
+pub fn apply_updates<P: IntoTree>(params: P, updates: P::Tree) -> Result<P::Tree> {
     tree::map2(
         |p, u| {
             let dtype = p.dtype();
             (p + u).astype(dtype)
         },
-        params,
+        params.into_tree(),
         updates,
     )
 }

@@ -169,7 +169,7 @@ impl fmt::Debug for Transformation {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not gradients of a model",
     label = "not gradients",
-    note = "pass the gradients that `grad` or `value_and_grad` returned, of the model's type, or a `ModuleState` of some of its variables"
+    note = "pass the gradients that `grad` or `value_and_grad` returned, of the model's type, or a `ModuleState` of some of its variables, by value: `optimizer.update(grads)?`"
 )]
 pub trait Gradients {
     /// Returns the gradients of the variables that `filter` selects.
@@ -185,6 +185,12 @@ impl<M: Module> Gradients for M {
 impl Gradients for State {
     fn of(self, _: &Filter) -> State {
         self
+    }
+}
+
+impl Gradients for &State {
+    fn of(self, _: &Filter) -> State {
+        self.clone()
     }
 }
 

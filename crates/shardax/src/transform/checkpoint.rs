@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::core::function::{Function, identity_of};
 use crate::core::program::trace::{bind1, is_tracing};
-use crate::core::tree::{self, Flat, Tree};
+use crate::core::tree::{self, Flat, IntoTree, Tree};
 use crate::error::Result;
 use crate::interpret::flat::{flat_fn, record};
 use crate::ops::primitive::checkpoint as primitive;
@@ -93,8 +93,9 @@ impl<F: Function<Args>, Args: Tree> Function<Args> for Checkpoint<F, Args> {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn checkpoint_name<T: Tree>(x: T, name: &str) -> T {
+pub fn checkpoint_name<T: IntoTree>(x: T, name: &str) -> T::Tree {
     let _line = crate::source::enter();
+    let x = x.into_tree();
     let unchanged = x.clone();
     let named = tree::map(
         |a: crate::core::array::Array| {

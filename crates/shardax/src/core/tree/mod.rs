@@ -4,6 +4,7 @@
 //! `Box`, plain Rust numbers and [`Static`]. You can derive it for structs and enums with `#[derive(Tree)]`. A plain
 //! number or a `Static` is not a leaf but part of the structure, so a compiled function is traced again for each value.
 
+mod by_reference;
 mod compose;
 mod functions;
 mod mapping;
@@ -13,6 +14,7 @@ mod saved;
 mod structure;
 mod types;
 
+pub use by_reference::IntoTree;
 pub use compose::{Compose, Composed};
 pub use functions::{all, flatten, leaves, leaves_with_path, map2, map3, reduce, structure};
 // JAX also has this name.

@@ -9,7 +9,7 @@ use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, Shard
 use crate::core::program::Aval;
 use crate::core::program::trace::{bind1, is_tracing};
 use crate::core::sharding_like::{RequestedSharding, ShardingLike};
-use crate::core::tree::{Flat, Tree};
+use crate::core::tree::{Flat, IntoTree};
 use crate::error::{Result, err};
 use crate::ops::primitive::layout_constraint;
 use crate::shape::AxisName;
@@ -154,8 +154,9 @@ impl Primitive for ShardingConstraint {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn with_sharding_constraint<T: Tree>(x: T, shardings: impl IntoPrefix<Option<ShardingLike>>) -> T {
+pub fn with_sharding_constraint<T: IntoTree>(x: T, shardings: impl IntoPrefix<Option<ShardingLike>>) -> T::Tree {
     let _line = source::enter();
+    let x = x.into_tree();
     let flat = Flat::of(&x);
     let leaves = constrain(&flat, &shardings.into_prefix(), CONSTRAINT)
         .unwrap_or_else(|e| flat.leaves.iter().map(|leaf| Array::from_result(Err(e.clone()), leaf)).collect());

@@ -69,7 +69,7 @@ use super::promotion::promote_args;
 use crate::core::array::{Array, Repr};
 use crate::core::program::Aval;
 use crate::core::program::trace::{bind1, or_failed};
-use crate::core::tree::{Flat, Tree};
+use crate::core::tree::{Flat, IntoTree};
 use crate::dtype::{Category, DType, Scalar};
 use crate::error::{Result, err};
 use crate::shape::{IntoAxes, IntoShape, Shape, normalize_axis};
@@ -195,8 +195,9 @@ pub fn index_in_dim(x: impl ArrayLike, index: i32, dim: impl Dim, keepdims: bool
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn optimization_barrier<T: Tree>(x: T) -> T {
+pub fn optimization_barrier<T: IntoTree>(x: T) -> T::Tree {
     let _line = source::enter();
+    let x = x.into_tree();
     let flat = Flat::of(&x);
     let leaves = OptimizationBarrier::apply(&flat.leaves).into_vec().into();
     Flat { leaves, def: flat.def }.build().unwrap_or(x)

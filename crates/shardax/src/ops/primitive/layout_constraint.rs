@@ -8,7 +8,7 @@ use crate::core::prefix::{IntoPrefix, Prefix};
 use crate::core::primitive::{BatchAxis, Dims, Operand, Outputs, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
-use crate::core::tree::{Flat, Tree};
+use crate::core::tree::{Flat, IntoTree};
 use crate::error::{Result, err};
 use crate::sharding::Layout;
 use crate::sharding::layout::KnownLayout;
@@ -123,8 +123,9 @@ impl Primitive for LayoutConstraint {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn with_layout_constraint<T: Tree>(x: T, layouts: impl IntoPrefix<Layout>) -> T {
+pub fn with_layout_constraint<T: IntoTree>(x: T, layouts: impl IntoPrefix<Layout>) -> T::Tree {
     let _line = source::enter();
+    let x = x.into_tree();
     let flat = Flat::of(&x);
     let layouts = layouts.into_prefix();
     let leaves = match layouts.resolve(&flat.def, "with_layout_constraint layouts") {

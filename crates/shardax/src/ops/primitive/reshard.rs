@@ -11,7 +11,7 @@ use crate::core::program::Aval;
 use crate::core::program::trace::{bind1, trace};
 use crate::core::sharding_like::ShardingLike;
 use crate::core::sharding_rule::joined;
-use crate::core::tree::{Flat, Tree};
+use crate::core::tree::{Flat, IntoTree};
 use crate::error::{Result, err};
 use crate::ops::collective::axes::Axes;
 use crate::ops::collective::axis_index;
@@ -412,8 +412,9 @@ impl Primitive for Reshard {
 /// ```
 #[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn reshard<T: Tree>(x: T, to: impl IntoPrefix<Option<ShardingLike>>) -> T {
+pub fn reshard<T: IntoTree>(x: T, to: impl IntoPrefix<Option<ShardingLike>>) -> T::Tree {
     let _line = source::enter();
+    let x = x.into_tree();
     let flat = Flat::of(&x);
     let leaves = resharded(&flat, &to.into_prefix())
         .unwrap_or_else(|e| flat.leaves.iter().map(|leaf| Array::from_result(Err(e.clone()), leaf)).collect());

@@ -5,7 +5,7 @@ use crate::core::lower::{Lowering, Value};
 use crate::core::primitive::{BatchAxis, Dims, Outputs, PartialAxes, Primitive, ShardingRule, Tangents, TypedOuts};
 use crate::core::program::Aval;
 use crate::core::program::trace::bind1;
-use crate::core::tree::{self, Tree};
+use crate::core::tree::{self, IntoTree};
 use crate::error::Result;
 use crate::sharding::UnreducedKind;
 use smallvec::{SmallVec, smallvec};
@@ -63,8 +63,9 @@ impl Primitive for StopGradient {
 /// # Ok::<(), shardax::Error>(())
 /// ```
 #[track_caller]
-pub fn stop_gradient<T: Tree>(x: T) -> T {
+pub fn stop_gradient<T: IntoTree>(x: T) -> T::Tree {
     let _line = crate::source::enter();
+    let x = x.into_tree();
     let unchanged = x.clone();
     tree::map(
         |a| {

@@ -1,7 +1,7 @@
 //! Collectives that gather, scatter and exchange parts of arrays.
 
 use super::on_leaves;
-use crate::core::tree::Tree;
+use crate::core::tree::IntoTree;
 use crate::error::err;
 use crate::ops::collective::gather::{AllGather, PsumScatter};
 use crate::ops::collective::permute::AllToAll;
@@ -25,9 +25,9 @@ use crate::shape::{AxisNumber, IntoAxisNames, normalize_axis};
 /// ```
 #[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn all_gather<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumber) -> T {
+pub fn all_gather<T: IntoTree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumber) -> T::Tree {
     let dim = dim.axis_number();
-    on_leaves(x, axis, "all_gather", |x, axes| {
+    on_leaves(x.into_tree(), axis, "all_gather", |x, axes| {
         axes.even_size("all_gather")?;
         let dim = normalize_axis(dim as isize, x.ndim() + 1)?;
         Ok(AllGather { axes: axes.clone(), dim, invariant: false }.apply(&x.expand_dims(dim as i32)))
@@ -52,9 +52,9 @@ pub fn all_gather<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumber)
 /// ```
 #[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn all_gather_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumber) -> T {
+pub fn all_gather_tiled<T: IntoTree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumber) -> T::Tree {
     let dim = dim.axis_number();
-    on_leaves(x, axis, "all_gather", |x, axes| {
+    on_leaves(x.into_tree(), axis, "all_gather", |x, axes| {
         axes.even_size("all_gather")?;
         let dim = normalize_axis(dim as isize, x.ndim())?;
         Ok(AllGather { axes: axes.clone(), dim, invariant: false }.apply(x))
@@ -75,9 +75,9 @@ pub fn all_gather_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl AxisN
 /// ```
 #[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn all_gather_invariant<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumber) -> T {
+pub fn all_gather_invariant<T: IntoTree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumber) -> T::Tree {
     let dim = dim.axis_number();
-    on_leaves(x, axis, "all_gather", |x, axes| {
+    on_leaves(x.into_tree(), axis, "all_gather", |x, axes| {
         let size = axes.even_size("all_gather")?;
         let dim = normalize_axis(dim as isize, x.ndim())?;
         Ok(AllGather { axes: axes.clone(), dim, invariant: size > 0 }.apply(x))
@@ -101,9 +101,9 @@ pub fn all_gather_invariant<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl A
 /// ```
 #[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn psum_scatter<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumber) -> T {
+pub fn psum_scatter<T: IntoTree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumber) -> T::Tree {
     let dim = dim.axis_number();
-    on_leaves(x, axis, "psum_scatter", |x, axes| {
+    on_leaves(x.into_tree(), axis, "psum_scatter", |x, axes| {
         axes.even_size("psum_scatter")?;
         let dim = normalize_axis(dim as isize, x.ndim())?;
         if x.shape()[dim] != axes.size {
@@ -139,9 +139,9 @@ pub fn psum_scatter<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumbe
 /// ```
 #[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn psum_scatter_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumber) -> T {
+pub fn psum_scatter_tiled<T: IntoTree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumber) -> T::Tree {
     let dim = dim.axis_number();
-    on_leaves(x, axis, "psum_scatter", |x, axes| {
+    on_leaves(x.into_tree(), axis, "psum_scatter", |x, axes| {
         axes.even_size("psum_scatter")?;
         let dim = normalize_axis(dim as isize, x.ndim())?;
         Ok(PsumScatter { axes: axes.clone(), dim }.apply(x))
@@ -165,9 +165,14 @@ pub fn psum_scatter_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl Axi
 /// ```
 #[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn all_to_all<T: Tree>(x: T, axis: impl IntoAxisNames, split: impl AxisNumber, concat: impl AxisNumber) -> T {
+pub fn all_to_all<T: IntoTree>(
+    x: T,
+    axis: impl IntoAxisNames,
+    split: impl AxisNumber,
+    concat: impl AxisNumber,
+) -> T::Tree {
     let (split, concat) = (split.axis_number(), concat.axis_number());
-    on_leaves(x, axis, "all_to_all", |x, axes| {
+    on_leaves(x.into_tree(), axis, "all_to_all", |x, axes| {
         axes.even_size("all_to_all")?;
         let split = normalize_axis(split as isize, x.ndim())?;
         let concat = normalize_axis(concat as isize, x.ndim())?;
@@ -204,9 +209,14 @@ pub fn all_to_all<T: Tree>(x: T, axis: impl IntoAxisNames, split: impl AxisNumbe
 /// ```
 #[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn all_to_all_tiled<T: Tree>(x: T, axis: impl IntoAxisNames, split: impl AxisNumber, concat: impl AxisNumber) -> T {
+pub fn all_to_all_tiled<T: IntoTree>(
+    x: T,
+    axis: impl IntoAxisNames,
+    split: impl AxisNumber,
+    concat: impl AxisNumber,
+) -> T::Tree {
     let (split, concat) = (split.axis_number(), concat.axis_number());
-    on_leaves(x, axis, "all_to_all", |x, axes| {
+    on_leaves(x.into_tree(), axis, "all_to_all", |x, axes| {
         axes.even_size("all_to_all")?;
         let split = normalize_axis(split as isize, x.ndim())?;
         let concat = normalize_axis(concat as isize, x.ndim())?;

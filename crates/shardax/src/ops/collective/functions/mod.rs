@@ -16,7 +16,7 @@ use crate::choice::IntoChoice;
 use crate::core::array::{Array, Repr};
 use crate::core::program::trace::{bind1, record_error};
 use crate::core::tree;
-use crate::core::tree::Tree;
+use crate::core::tree::{IntoTree, Tree};
 use crate::dtype::{DType, Scalar};
 use crate::error::{AtCaller, Result, err};
 use crate::ops::collective::axes::Axes;
@@ -135,7 +135,7 @@ pub fn axis_size(axis: impl IntoAxisNames) -> Result<usize> {
 /// ```
 #[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn pcast<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
+pub fn pcast<T: IntoTree>(x: T, axis: impl IntoAxisNames) -> T::Tree {
     pcast_to(x, axis, CastTo::Varying)
 }
 
@@ -166,9 +166,9 @@ pub fn pcast<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
 /// ```
 #[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn pcast_to<T: Tree>(x: T, axis: impl IntoAxisNames, to: impl IntoChoice<CastTo>) -> T {
+pub fn pcast_to<T: IntoTree>(x: T, axis: impl IntoAxisNames, to: impl IntoChoice<CastTo>) -> T::Tree {
     let to = to.into_choice();
-    on_leaves(x, axis, "pcast", |x, axes| {
+    on_leaves(x.into_tree(), axis, "pcast", |x, axes| {
         let to = to.value("pcast")?;
         axes.no_groups("pcast")?;
         if !axes.checked {

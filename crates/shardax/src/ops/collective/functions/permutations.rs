@@ -1,7 +1,7 @@
 //! Collectives that move entire values between participants.
 
 use super::{all_to_all, on_leaves};
-use crate::core::tree::Tree;
+use crate::core::tree::IntoTree;
 use crate::error::err;
 use crate::ops::collective::gather::AllGather;
 use crate::ops::collective::permute::Ppermute;
@@ -48,9 +48,13 @@ impl SourceTarget for &(usize, usize) {
 /// ```
 #[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn ppermute<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl IntoIterator<Item = impl SourceTarget>) -> T {
+pub fn ppermute<T: IntoTree>(
+    x: T,
+    axis: impl IntoAxisNames,
+    perm: impl IntoIterator<Item = impl SourceTarget>,
+) -> T::Tree {
     let perm: Vec<(usize, usize)> = perm.into_iter().map(SourceTarget::source_target).collect();
-    on_leaves(x, axis, "ppermute", |x, axes| {
+    on_leaves(x.into_tree(), axis, "ppermute", |x, axes| {
         axes.no_groups("ppermute")?;
         let (sources, targets): (Vec<usize>, Vec<usize>) = perm.iter().copied().unzip();
         if !are_unique(sources) || !are_unique(targets) {
@@ -95,8 +99,8 @@ fn are_unique(mut numbers: Vec<usize>) -> bool {
 /// ```
 #[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn pshift<T: Tree>(x: T, axis: impl IntoAxisNames, shift: i32) -> T {
-    on_leaves(x, axis, "pshift", |x, axes| {
+pub fn pshift<T: IntoTree>(x: T, axis: impl IntoAxisNames, shift: i32) -> T::Tree {
+    on_leaves(x.into_tree(), axis, "pshift", |x, axes| {
         axes.no_groups("pshift")?;
         let perm = (0..axes.size).map(|source| {
             let target = (source as i128 + i128::from(shift)).rem_euclid(axes.size as i128);
@@ -124,9 +128,9 @@ pub fn pshift<T: Tree>(x: T, axis: impl IntoAxisNames, shift: i32) -> T {
 /// ```
 #[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn pshuffle<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl AsRef<[usize]>) -> T {
+pub fn pshuffle<T: IntoTree>(x: T, axis: impl IntoAxisNames, perm: impl AsRef<[usize]>) -> T::Tree {
     let perm = perm.as_ref();
-    on_leaves(x, axis, "pshuffle", |x, axes| {
+    on_leaves(x.into_tree(), axis, "pshuffle", |x, axes| {
         axes.no_groups("pshuffle")?;
         let mut sorted = perm.to_vec();
         sorted.sort_unstable();
@@ -157,7 +161,7 @@ pub fn pshuffle<T: Tree>(x: T, axis: impl IntoAxisNames, perm: impl AsRef<[usize
 /// ```
 #[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn pswapaxes<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumber) -> T {
+pub fn pswapaxes<T: IntoTree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumber) -> T::Tree {
     let dim = dim.axis_number();
     all_to_all(x, axis, dim, dim)
 }
@@ -179,8 +183,8 @@ pub fn pswapaxes<T: Tree>(x: T, axis: impl IntoAxisNames, dim: impl AxisNumber) 
 /// ```
 #[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn pbroadcast<T: Tree>(x: T, axis: impl IntoAxisNames, source: usize) -> T {
-    on_leaves(x, axis, "pbroadcast", |x, axes| {
+pub fn pbroadcast<T: IntoTree>(x: T, axis: impl IntoAxisNames, source: usize) -> T::Tree {
+    on_leaves(x.into_tree(), axis, "pbroadcast", |x, axes| {
         let size = axes.even_size("pbroadcast")?;
         if source >= size {
             return Err(err!(

@@ -2,7 +2,7 @@
 
 use super::{is_constant, on_leaves};
 use crate::core::array::Array;
-use crate::core::tree::Tree;
+use crate::core::tree::IntoTree;
 use crate::dtype::{DType, Scalar};
 use crate::ops::collective::axes::Axes;
 use crate::ops::collective::reduce::AllReduce;
@@ -35,8 +35,8 @@ use crate::shape::IntoAxisNames;
 /// ```
 #[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn psum<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
-    on_leaves(x, axis, "psum", |x, axes| Ok(sum(x, axes)))
+pub fn psum<T: IntoTree>(x: T, axis: impl IntoAxisNames) -> T::Tree {
+    on_leaves(x.into_tree(), axis, "psum", |x, axes| Ok(sum(x, axes)))
 }
 
 #[track_caller]
@@ -67,8 +67,8 @@ fn sum(x: &Array, axes: &Axes) -> Array {
 /// ```
 #[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn pmean<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
-    on_leaves(x, axis, "pmean", |x, axes| {
+pub fn pmean<T: IntoTree>(x: T, axis: impl IntoAxisNames) -> T::Tree {
+    on_leaves(x.into_tree(), axis, "pmean", |x, axes| {
         let x = convert(x, to_inexact(x.dtype()), x.weak_type());
         let count = match axes.size {
             0 => sum(&Array::literal(Scalar::Int(1), x.dtype(), false), axes),
@@ -95,8 +95,8 @@ pub fn pmean<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
 /// ```
 #[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn pmax<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
-    on_leaves(x, axis, "pmax", |x, axes| Ok(extreme(x, axes, Reducer::Max)))
+pub fn pmax<T: IntoTree>(x: T, axis: impl IntoAxisNames) -> T::Tree {
+    on_leaves(x.into_tree(), axis, "pmax", |x, axes| Ok(extreme(x, axes, Reducer::Max)))
 }
 
 /// Computes the elementwise minimum over all participants of the axis.
@@ -116,8 +116,8 @@ pub fn pmax<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
 /// ```
 #[must_use = "the result is a new tree; the argument is unchanged"]
 #[track_caller]
-pub fn pmin<T: Tree>(x: T, axis: impl IntoAxisNames) -> T {
-    on_leaves(x, axis, "pmin", |x, axes| Ok(extreme(x, axes, Reducer::Min)))
+pub fn pmin<T: IntoTree>(x: T, axis: impl IntoAxisNames) -> T::Tree {
+    on_leaves(x.into_tree(), axis, "pmin", |x, axes| Ok(extreme(x, axes, Reducer::Min)))
 }
 
 #[track_caller]
