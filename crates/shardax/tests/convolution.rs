@@ -341,3 +341,23 @@ fn errors_name_operands_and_the_fix() {
         message(lax::conv_general_dilated(&x, ones([3, 3, 3, 4]), [1, 1], [(i64::MAX, i64::MAX), (0, 0)], nhwc()));
     assert!(text.contains("too large"), "{text}");
 }
+
+#[test]
+fn pools_of_a_number_cover_all_spatial_dimensions() -> Result<()> {
+    setup();
+    let x = arange(0..16).astype(f32).reshape([1, 4, 4, 1]);
+    for (found, expected) in [
+        (Pool::new(2).max(&x), Pool::new([2, 2]).max(&x)),
+        (Pool::new(2).strides(2).avg(&x), Pool::new([2, 2]).strides([2, 2]).avg(&x)),
+        (
+            Pool::new(3).padding(1).count_include_pad(false).avg(&x),
+            Pool::new([3, 3]).padding(1).count_include_pad(false).avg(&x),
+        ),
+    ] {
+        assert_eq!(found.shape(), expected.shape());
+        assert_eq!(found.to_vec::<f32>()?, expected.to_vec::<f32>()?);
+    }
+    let error = Pool::new([2, 2]).max(ones([4, 4])).check().expect_err("no features").to_string();
+    assert!(error.contains("the window [2, 2] needs an array of at least 3 dimensions, got float32[4,4]"), "{error}");
+    Ok(())
+}

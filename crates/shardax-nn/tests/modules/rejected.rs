@@ -18,6 +18,7 @@ fn rejection<T>(made: Result<T>) -> String {
 fn layers_name_mismatched_shapes_and_options() {
     setup();
     let r = &mut Rngs::new(0);
+    let heads = ones([1, 2, 2, 4]);
     let reflected = Conv::builder(2, 3, [9]).padding(ConvPadding::Reflect).build(r);
     for (found, want) in [
         (
@@ -81,6 +82,18 @@ fn layers_name_mismatched_shapes_and_options() {
             "k must be at most the 2 experts, got 3",
         ),
         (rejection(Stack::new(0, r, |r| Linear::new(2, 2, r))), "at least one layer"),
+        (message(Conv::new(1, 2, [3, 3], r).forward(ones([2, 8, 8]))), "has 8 features in its last dimension"),
+        (message(Conv::new(1, 2, [3, 3], r).forward(ones([2, 8, 8]))), "`x.expand_dims(-1)`"),
+        (
+            message(Conv::new(1, 2, [3, 3], r).forward(ones([8, 8]))),
+            "a kernel of 2 spatial dimensions needs an input of at least 3 dimensions, got float32[8,8]",
+        ),
+        (message(max_pool(ones([8, 8]), [2, 2], [2, 2])), "`x.expand_dims(-1)`"),
+        (message(Linear::builder(3, 2).precision("hi").build(r).forward(ones([2, 3]))), "unknown precision \"hi\""),
+        (
+            message(AttentionOptions::new().implementation("fast").dot_product_attention(&heads, &heads, &heads)),
+            "unknown implementation \"fast\"",
+        ),
         (rejection(combine_masks([Some(ones([2])), Some(ones([1, 2]))])), "masks must have the same rank, got [1, 2]"),
     ] {
         assert!(found.contains(want), "{found:?} does not say {want:?}");

@@ -166,6 +166,11 @@ pub trait IntoSizes: Sized {
     fn into_sizes_of(self, _rank: usize) -> Vec<usize> {
         self.into_sizes()
     }
+
+    /// Returns true for a number, which can be the size in each of several dimensions.
+    fn is_number(&self) -> bool {
+        false
+    }
 }
 
 impl IntoSizes for usize {
@@ -174,6 +179,9 @@ impl IntoSizes for usize {
     }
     fn into_sizes_of(self, rank: usize) -> Vec<usize> {
         vec![self; rank]
+    }
+    fn is_number(&self) -> bool {
+        true
     }
 }
 

@@ -1,6 +1,8 @@
 //! Pooling of channels-last arrays.
 
 use crate::core::array::Array;
+use crate::core::program::trace::or_failed;
+use crate::error::{Result, err};
 use crate::ops::lax::reduce_window::pooled;
 use crate::ops::lax::{Padding, Window};
 use crate::ops::operators::ArrayLike;
@@ -21,19 +23,24 @@ use crate::shape::IntoSizes;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pool {
     window: Vec<usize>,
+    /// `true` if the window is a number, which is its size in all spatial dimensions.
+    is_number: bool,
     strides: Vec<usize>,
     padding: Padding,
     count_include_pad: bool,
 }
 
 impl Pool {
-    /// Creates a window of these sizes, one for each spatial dimension, with stride 1 and no padding.
+    /// Creates a window of these sizes, one for each spatial dimension, with stride 1 and no padding. A number is the size in
+    /// all dimensions but the first and the last.
     pub fn new(window: impl IntoSizes) -> Self {
+        let is_number = window.is_number();
         let window = window.into_sizes();
-        Pool { strides: vec![1; window.len()], window, padding: Padding::Valid, count_include_pad: true }
+        let strides = vec![1; window.len()];
+        Pool { window, is_number, strides, padding: Padding::Valid, count_include_pad: true }
     }
 
-    /// Sets the stride in each spatial dimension. Default 1.
+    /// Sets the stride in each spatial dimension; a number is the stride in all of them. Default 1.
     pub fn strides(mut self, strides: impl IntoSizes) -> Self {
         self.strides = strides.into_sizes_of(self.window.len());
         self
@@ -57,54 +64,71 @@ impl Pool {
     #[track_caller]
     pub fn max(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
-        pooled("max_pool", &x, &self.full_window(&x), Reducer::Max)
+        or_failed(&x, || self.reduce("max_pool", &x, Reducer::Max))
     }
 
     /// Computes the minimum at each position of the window. If elements are equal, the first one gets the gradient.
     #[track_caller]
     pub fn min(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
-        pooled("min_pool", &x, &self.full_window(&x), Reducer::Min)
+        or_failed(&x, || self.reduce("min_pool", &x, Reducer::Min))
     }
 
     /// Computes the mean at each position of the window.
     #[track_caller]
     pub fn avg(&self, x: impl ArrayLike) -> Array {
         let x = x.into_array();
-        let window = self.full_window(&x);
-        let sum = pooled("avg_pool", &x, &window, Reducer::Sum);
-        if self.count_include_pad {
-            return sum / self.window.iter().fold(1, |n: usize, &w| n.saturating_mul(w)) as f64;
+        or_failed(&x, || {
+            let sum = self.reduce("avg_pool", &x, Reducer::Sum)?;
+            if self.count_include_pad {
+                let size = self.sizes(&self.window, x.ndim()).iter().fold(1, |n: usize, &w| n.saturating_mul(w));
+                return Ok(sum / size as f64);
+            }
+            let ones = Array::zeros_of(&x.aval().strip_weak_type()) + 1;
+            Ok(sum / self.reduce("avg_pool", &ones, Reducer::Sum)?)
+        })
+    }
+
+    #[track_caller]
+    fn reduce(&self, name: &str, x: &Array, reducer: Reducer) -> Result<Array> {
+        x.check()?;
+        Ok(pooled(name, x, &self.full_window(name, x)?, reducer))
+    }
+
+    /// Returns the sizes or strides of the spatial dimensions of an array of `ndim` dimensions.
+    fn sizes(&self, sizes: &[usize], ndim: usize) -> Vec<usize> {
+        match sizes {
+            &[size] if self.is_number => vec![size; ndim.saturating_sub(2).max(1)],
+            sizes => sizes.to_vec(),
         }
-        let ones = Array::zeros_of(&x.aval().strip_weak_type()) + 1;
-        sum / pooled("avg_pool", &ones, &window, Reducer::Sum)
     }
 
     /// Extends the window to all dimensions of `x`: it has size 1 along batch dimensions and features.
-    fn full_window(&self, x: &Array) -> Window {
-        // If `x` has too few dimensions, the window does not fit, and the reduction reports it.
-        let batch = x.ndim().saturating_sub(self.window.len() + 1);
+    fn full_window(&self, name: &str, x: &Array) -> Result<Window> {
+        let (window, strides) = (self.sizes(&self.window, x.ndim()), self.sizes(&self.strides, x.ndim()));
+        let spatial = window.len();
+        let Some(batch) = x.ndim().checked_sub(spatial + 1) else {
+            return Err(err!(
+                Value,
+                "{name}: the window {window:?} needs an array of at least {} dimensions, got {}",
+                spatial + 1,
+                x.type_name()
+            )
+            .help("arrays are `[batch, spatial dimensions, features]`: add the dimension of one feature with `x.expand_dims(-1)`"));
+        };
         let padding = match &self.padding {
             Padding::Explicit(pairs) => Padding::Explicit(extended(pairs, batch, (0, 0))),
             // A number is for the spatial dimensions, like pairs.
-            &Padding::Around(count) => {
-                Padding::Explicit(extended(&vec![(count, count); self.window.len()], batch, (0, 0)))
-            }
+            &Padding::Around(count) => Padding::Explicit(extended(&vec![(count, count); spatial], batch, (0, 0))),
             other => other.clone(),
         };
-        Window::new(extended(&self.window, batch, 1)).strides(extended(&self.strides, batch, 1)).padding(padding)
+        Ok(Window::new(extended(&window, batch, 1)).strides(extended(&strides, batch, 1)).padding(padding))
     }
 }
 
 /// Extends a list of the spatial dimensions by `value` for the batch dimensions and for the features.
 fn extended<T: Clone>(spatial: &[T], batch: usize, value: T) -> Vec<T> {
     [vec![value.clone(); batch], spatial.to_vec(), vec![value]].concat()
-}
-
-/// Returns a window over `x`. A number is its size in all dimensions but the batch and the features.
-fn pool_of(x: &Array, window: impl IntoSizes) -> Pool {
-    let spatial = x.ndim().saturating_sub(2).max(1);
-    Pool::new(window.into_sizes_of(spatial))
 }
 
 /// Pools a channels-last array: computes the maximum of each window, without padding.
@@ -123,8 +147,7 @@ fn pool_of(x: &Array, window: impl IntoSizes) -> Pool {
 /// ```
 #[track_caller]
 pub fn max_pool(x: impl ArrayLike, window: impl IntoSizes, strides: impl IntoSizes) -> Array {
-    let x = x.into_array();
-    pool_of(&x, window).strides(strides).max(x)
+    Pool::new(window).strides(strides).max(x)
 }
 
 /// Pools a channels-last array by minima; see [`max_pool`].
@@ -137,8 +160,7 @@ pub fn max_pool(x: impl ArrayLike, window: impl IntoSizes, strides: impl IntoSiz
 /// ```
 #[track_caller]
 pub fn min_pool(x: impl ArrayLike, window: impl IntoSizes, strides: impl IntoSizes) -> Array {
-    let x = x.into_array();
-    pool_of(&x, window).strides(strides).min(x)
+    Pool::new(window).strides(strides).min(x)
 }
 
 /// Pools a channels-last array by means; see [`max_pool`].
@@ -151,6 +173,5 @@ pub fn min_pool(x: impl ArrayLike, window: impl IntoSizes, strides: impl IntoSiz
 /// ```
 #[track_caller]
 pub fn avg_pool(x: impl ArrayLike, window: impl IntoSizes, strides: impl IntoSizes) -> Array {
-    let x = x.into_array();
-    pool_of(&x, window).strides(strides).avg(x)
+    Pool::new(window).strides(strides).avg(x)
 }
