@@ -131,7 +131,7 @@ const OPTIMIZERS: &[Row] = &[
     ("dowg", |c| last(scale_by_dowg(), c), 64.0),
     ("cocob", |c| last(scale_by_cocob(), c), 64.0),
     ("schedule_free_sgd", |c| last(schedule_free_sgd(0.1), c), 64.0),
-    ("schedule_free_adamw", |c| last(schedule_free_adamw(0.1, 0.0), c), 64.0),
+    ("schedule_free_adamw", |c| last(schedule_free_adamw(0.1), c), 64.0),
 ];
 
 /// The units of float32 that the updates may be off after 10⁴ steps. An average ends where a step changes it by less than half a

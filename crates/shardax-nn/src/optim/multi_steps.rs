@@ -121,6 +121,23 @@ impl<T> MultiSteps<T> {
         multi_steps(inner, every)
     }
 
+    /// Returns true, as an array, if the last call applied the inner optimizer.
+    ///
+    /// ```
+    /// use shardax_nn::optim::MultiSteps;
+    /// use shardax_nn::prelude::*;
+    /// let (params, optimizer) = (ones([1]), MultiSteps::new(sgd(0.5), 2));
+    /// let (_, state) = optimizer.update(ones([1]), optimizer.init(&params)?, &params)?;
+    /// assert!(!optimizer.has_updated(&state).item::<bool>()?);
+    /// let (_, state) = optimizer.update(ones([1]), state, &params)?;
+    /// assert!(optimizer.has_updated(&state).item::<bool>()?);
+    /// # Ok::<(), shardax::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn has_updated<P, S>(&self, state: &MultiStepsState<P, S>) -> Array {
+        state.mini_step.equal(0) & state.gradient_step.greater(0)
+    }
+
     /// Converts an accumulator to the dtype in which gradients of this dtype are added up.
     fn wide(&self, accumulator: &Array, dtype: DType) -> Array {
         let wide = shardax::dtype::promote((self.accumulator_dtype, false), (dtype, false));

@@ -3,10 +3,11 @@
 use shardax::prelude::*;
 
 use super::{
-    AddDecayedWeights, GradientTransformation, ScaleByLearningRate, ScaleByRms, Schedule, add_decayed_weights,
-    apply_updates, in_wide_dtypes, safe_increment, scalar_dtype, scale_by_learning_rate, scale_by_rms, tree_utils,
-    wide_dtype, widened,
+    AddDecayedWeights, GradientTransformation, ScaleByLearningRate, ScaleByRms, Schedule, WeightDecayOptions,
+    add_decayed_weights, apply_updates, in_wide_dtypes, safe_increment, scalar_dtype, scale_by_learning_rate,
+    scale_by_rms, tree_utils, wide_dtype, widened,
 };
+use crate::Filter;
 use crate::check::{NOT_NEGATIVE, within};
 
 /// The gradient transformation that [`schedule_free`] returns.
@@ -23,6 +24,26 @@ pub struct ScheduleFree<T> {
     /// The dtype of the iterates. Default: the dtype of the parameters, float32 at least.
     #[tree(static)]
     pub state_dtype: Option<DType>,
+}
+
+impl<T: WeightDecayOptions> WeightDecayOptions for ScheduleFree<T> {
+    type Masked = ScheduleFree<T::Masked>;
+
+    fn weight_decay(self, weight_decay: impl Into<Schedule>) -> Self {
+        self.with_base(|base| base.weight_decay(weight_decay))
+    }
+
+    fn mask(self, mask: impl Into<Filter>) -> Self::Masked {
+        self.with_base(|base| base.mask(mask))
+    }
+}
+
+impl<T> ScheduleFree<T> {
+    /// Replaces the optimizer.
+    fn with_base<U>(self, change: impl FnOnce(T) -> U) -> ScheduleFree<U> {
+        let ScheduleFree { base_optimizer, learning_rate, b1, weight_lr_power, state_dtype } = self;
+        ScheduleFree { base_optimizer: change(base_optimizer), learning_rate, b1, weight_lr_power, state_dtype }
+    }
 }
 
 /// The state of [`ScheduleFree`].
@@ -160,11 +181,21 @@ pub fn schedule_free_sgd(learning_rate: impl Into<Schedule>) -> ScheduleFreeSgd 
     schedule_free((None, scale_by_learning_rate(learning_rate.clone())), learning_rate)
 }
 
-/// AdamW without a schedule: [`schedule_free`] with AdamW that has no momentum. Optax's default learning rate is 0.0025, and its
-/// default `weight_decay` is 0.
-pub fn schedule_free_adamw(learning_rate: impl Into<Schedule>, weight_decay: f64) -> ScheduleFreeAdamW {
+/// AdamW without a schedule: [`schedule_free`] with AdamW that has no momentum. Optax's default learning rate is 0.0025. The
+/// weights do not decay by default: set [`weight_decay`](WeightDecayOptions::weight_decay). For a warmup, use a
+/// [`warmup_constant_schedule`](super::warmup_constant_schedule).
+///
+/// ```
+/// use shardax_nn::optim::schedule_free_adamw;
+/// use shardax_nn::prelude::*;
+/// let optimizer = schedule_free_adamw(warmup_constant_schedule(0.0, 0.0025, 100)).weight_decay(0.1);
+/// let state = TrainState::create(array([1.0f32]), optimizer)?;
+/// assert_eq!(state.apply_gradients(array([1.0f32]))?.params.shape(), [1]);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub fn schedule_free_adamw(learning_rate: impl Into<Schedule>) -> ScheduleFreeAdamW {
     let learning_rate = learning_rate.into();
     let rms = ScaleByRms { eps_in_sqrt: false, bias_correction: true, ..scale_by_rms(0.999, 1e-8) };
-    let decay = add_decayed_weights(weight_decay);
+    let decay = add_decayed_weights(0.0);
     schedule_free((rms, decay, scale_by_learning_rate(learning_rate.clone())), learning_rate)
 }

@@ -113,7 +113,7 @@ pub fn function(case: &Case) -> Option<Fun> {
         }
         "dpsgd" => run.ten(dpsgd(0.1, 3.0, 0.5, 7, None)),
         "schedule_free_sgd" => run.ten(schedule_free_sgd(0.1)),
-        "schedule_free_adamw" => run.ten(schedule_free_adamw(warmup_constant_schedule(0.0, 0.1, 3), 0.1)),
+        "schedule_free_adamw" => run.ten(schedule_free_adamw(warmup_constant_schedule(0.0, 0.1, 3)).weight_decay(0.1)),
         _ => None,
     }
 }

@@ -27,6 +27,38 @@ pub struct ReduceOnPlateau {
     pub min_scale: f64,
 }
 
+/// Writes methods that set fields.
+macro_rules! setters {
+    ($($(#[$doc:meta])* $field:ident: $type:ty,)*) => {
+        impl ReduceOnPlateau {
+            $(
+                $(#[$doc])*
+                pub fn $field(mut self, $field: $type) -> Self {
+                    self.$field = $field;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+setters! {
+    /// Sets the factor of the scale after a plateau. Default 0.1.
+    factor: f64,
+    /// Sets the number of values without improvement that make a plateau. Default 10.
+    patience: usize,
+    /// Sets the relative decrease that counts as an improvement. Default 1e-4.
+    rtol: f64,
+    /// Sets the absolute decrease that is required in addition. Default 0.
+    atol: f64,
+    /// Sets the number of values after a reduction that are ignored. Default 0.
+    cooldown: usize,
+    /// Sets the number of values that are averaged to one. Default 1.
+    accumulation_size: usize,
+    /// Sets the minimum of the scale. Default 0.
+    min_scale: f64,
+}
+
 /// The state of [`ReduceOnPlateau`].
 #[derive(Tree, Clone, Debug)]
 pub struct ReduceOnPlateauState {
@@ -48,9 +80,9 @@ pub struct ReduceOnPlateauState {
 /// [`update_with_value`](ReduceOnPlateau::update_with_value).
 ///
 /// ```
-/// use shardax_nn::optim::contrib::{ReduceOnPlateau, reduce_on_plateau};
+/// use shardax_nn::optim::contrib::reduce_on_plateau;
 /// use shardax_nn::prelude::*;
-/// let plateau = ReduceOnPlateau { patience: 1, ..reduce_on_plateau() };
+/// let plateau = reduce_on_plateau().patience(1);
 /// let mut state = plateau.init(&ones([2]))?;
 /// let mut updates = ones([2]);
 /// for loss in [1.0f32, 1.0] {
