@@ -53,3 +53,30 @@ pub use plot::{Panel, Plot};
 pub use progress::Progress;
 pub use replicas::replicas_identical;
 pub use trainer::{Control, OnPreemption, StepContext, Trainer};
+
+/// The items that most programs need, from this crate and from `shardax-nn`: `use shardax_train::prelude::*;`
+///
+/// ```
+/// use shardax_train::prelude::*;
+/// let mut batches = InMemory::new([field("x", &[0, 1, 2, 3], [4])?])?.stream().batch(2);
+/// let mut mean = Average::new();
+/// while let Some(batch) = batches.next_item() {
+///     mean.add(batch?["x"].to_array()?.mean(..));
+/// }
+/// assert_eq!(mean.value()?, 1.5);
+/// # Ok::<(), shardax::Error>(())
+/// ```
+pub mod prelude {
+    pub use shardax_nn::prelude::*;
+
+    pub use crate::checkpoint::{CheckpointManager, CheckpointManagerOptions};
+    pub use crate::data::{
+        CsvOptions, Dataset, Example, HostArray, InMemory, Missing, Record, Source, Stream, arrays, digits, field,
+    };
+    pub use crate::log::{JsonLines, Logger};
+    pub use crate::metrics::{Accuracy, Average, LastValue, Metric, MultiMetric, Perplexity, Std};
+    pub use crate::{
+        Batch, Batches, EarlyStopping, Panel, Plot, Progress, Trainer, accumulate, checkpoint, data,
+        replicas_identical, shard_batch,
+    };
+}

@@ -1,5 +1,5 @@
-//! Dtypes by the names of Rust's types, so that `x.astype(f32)` reads like Rust. A constant and a type can have the same name,
-//! because they are in different namespaces.
+//! Dtypes by the names of Rust's types, so that `x.astype(f32)` reads like Rust, and complex dtypes by JAX's. A constant and
+//! a type can have the same name, because they are in different namespaces.
 #![allow(non_upper_case_globals)]
 
 use super::DType;
@@ -24,3 +24,8 @@ dtypes! {
     f32 F32
     f64 F64
 }
+
+/// The dtype of pairs of two `f32`, by JAX's name.
+pub const complex64: DType = DType::Complex64;
+/// The dtype of pairs of two `f64`, by JAX's name.
+pub const complex128: DType = DType::Complex128;
