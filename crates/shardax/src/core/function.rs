@@ -18,7 +18,8 @@ use crate::source;
     note = "it takes its arguments by value (`|x: Array|`, not `|x: &Array|`), up to sixteen, and returns a tree or a `Result` of one",
     note = "closures say their arguments' types: `|x: Array, y: Array| x + y`",
     note = "a struct or an enum of arrays needs `#[derive(Tree, Clone)]`",
-    note = "the keys of a `HashMap` or a `BTreeMap` are of an owned type, such as `String`"
+    note = "the keys of a `HashMap` or a `BTreeMap` are of an owned type, such as `String`",
+    note = "an argument that is configuration is `Static`, such as `|x: Array, mode: Static<String>|`, or the closure captures it"
 )]
 pub trait Function<Args: Tree> {
     /// The return type, without the `Result`.

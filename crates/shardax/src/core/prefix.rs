@@ -276,8 +276,9 @@ fn inconsistent_sizes(requested: Option<usize>, mut sizes: Vec<AxesOfSize>) -> S
 /// Types accepted as a prefix: a value, or a tuple, list or map of prefixes.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is neither a value nor a tuple, list or map of values that can be converted to `{T}`",
-    label = "not what is wanted here",
+    label = "no such value, nor a tree of them",
     note = "write the value or a reference to it, `&sharding`, where there is one, not `Some(&sharding)`; and `None` for an argument that has none",
+    note = "a sharding is `P![\"x\"]` over the mesh of `set_mesh`, `&NamedSharding::new(&mesh, P![\"x\"])` or a device; an axis is a number or `None`",
     note = "for a struct, name its fields: `Prefix::named([(\"w\", P![\"x\"]), (\"b\", P![])])` of `shardax::prefix`; a struct that derives `Tree` with its arrays' type as a parameter, `struct Params<T = Array>`, can have such values as fields"
 )]
 pub trait IntoPrefix<T> {

@@ -22,7 +22,8 @@ use super::{Array, Concrete, Literal};
     message = "`{Self}` is not a type of array elements",
     label = "not an element type",
     note = "elements are `f32`, `f64`, `bf16`, `f16`, `i8` to `i64`, `u8` to `u64`, `bool`, `Complex<f32>` and `Complex<f64>`; integers can be read as `usize` too",
-    note = "`x.to_vec::<f32>()?` returns all elements in row-major order; its rows are `chunks(x.shape()[1])`"
+    note = "`x.to_vec::<f32>()?` returns all elements in row-major order; its rows are `chunks(x.shape()[1])`",
+    note = "`!` stands for a type that rustc cannot infer: write it, `x.item::<f32>()?`, or `let loss: f32 = x.item()?`"
 )]
 pub trait HostNumber: Copy {
     /// Returns the elements of an array in row-major order.
