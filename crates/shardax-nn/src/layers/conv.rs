@@ -159,12 +159,18 @@ impl Conv {
         let expected = self.kernel.shape().iter().rev().nth(1).map_or(0, |features| features * groups);
         let features = x.shape().last().copied();
         if x.ndim() + 1 < rank {
-            let (x_type, spatial) = (x.type_name(), rank - 2);
             let message = format!(
-                "Conv: a kernel of {spatial} spatial dimensions needs an input of at least {} dimensions, got {x_type}",
-                rank - 1
+                "Conv: a kernel of {} spatial dimensions needs an input of at least {} dimensions, got {}",
+                rank - 2,
+                rank - 1,
+                x.type_name()
             );
-            return Err(Error::new(ErrorKind::Value, message).help("inputs are `[batch, spatial dimensions, features]`: add the dimension of one feature with `x.expand_dims(-1)`"));
+            let layout = "inputs are `[batch, spatial dimensions, features]`";
+            let help = match expected {
+                1 => format!("{layout}: add the dimension of one feature with `x.expand_dims(-1)`"),
+                _ => layout.to_owned(),
+            };
+            return Err(Error::new(ErrorKind::Value, message).help(help));
         }
         if features.is_none_or(|features| features == expected) {
             return Ok(());

@@ -203,10 +203,3 @@ fn texts_of_guards_that_name_nothing_are_errors_where_they_apply() -> Result<()>
     assert_eq!(product.call(&x)?.to_vec::<f32>()?, [2.0; 4]);
     Ok(())
 }
-
-#[test]
-fn exclusive_or_of_floats_names_the_power() {
-    setup();
-    let error = (ones(2) ^ 2).check().expect_err("no bits").to_string();
-    assert!(error.contains("xor does not accept dtype float32") && error.contains("`x.pow(2)`"), "{error}");
-}

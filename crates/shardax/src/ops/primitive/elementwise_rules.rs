@@ -56,12 +56,8 @@ impl Accepts {
         if ok {
             return Ok(());
         }
-        let help = match name {
-            // The operator is a power in mathematical notation.
-            "xor" if dtype.is_inexact() => "`^` is the exclusive or of bits: write `x.pow(2)` for a power",
-            _ => "convert the operand with `astype`",
-        };
-        Err(err!(Type, "{name} does not accept dtype {dtype}. Accepted dtypes are {what}.").help(help))
+        Err(err!(Type, "{name} does not accept dtype {dtype}. Accepted dtypes are {what}.")
+            .help("convert the operand with `astype`"))
     }
 }
 
