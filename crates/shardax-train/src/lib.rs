@@ -58,7 +58,7 @@ pub use trainer::{Control, OnPreemption, StepContext, Trainer};
 ///
 /// ```
 /// use shardax_train::prelude::*;
-/// let mut batches = InMemory::new([field("x", &[0, 1, 2, 3], [4])?])?.stream().batch(2);
+/// let mut batches = InMemory::new([field("x", &[0, 1, 2, 3], [4])?])?.stream().epochs(1).batch(2);
 /// let mut mean = Average::new();
 /// while let Some(batch) = batches.next_item() {
 ///     mean.add(batch?["x"].to_array()?.mean(..));
