@@ -1,7 +1,7 @@
 //! Ling 3.
 
 use super::experts::present_name;
-use super::kimi::kimi_experts;
+use super::kimi::{in_delta_layers, kimi_experts};
 use super::latent::{attention_growth, latent_attention_keys, latent_keys};
 use super::linear::{is_linear, separate_delta_keys};
 use super::llama::{attention_biases, interleave, only_silu};
@@ -77,17 +77,18 @@ fn delta(fields: &Fields, layers: usize, heads: usize) -> Result<DeltaConfig> {
 /// Returns the names of the arrays.
 fn keys(config: &DecoderConfig) -> KeyMap {
     let attention = "model.layers.*.attention";
-    let keys = KeyMap::new()
+    let delta_keys = KeyMap::new()
         .linear("blocks[*].delta.out", &format!("{attention}.dense"))
-        .linear("blocks[*].latent.out", &format!("{attention}.dense"))
-        .linear("blocks[*].latent.gate", &format!("{attention}.g_proj"))
         .linear("blocks[*].delta.gate", &format!("{attention}.g_proj"))
         .linear("blocks[*].delta.forget", &format!("{attention}.f_proj"))
         .array("blocks[*].delta.rate_bias", format!("{attention}.dt_bias"), Layout::Same)
         .array("blocks[*].delta.log_speed", format!("{attention}.A_log"), Layout::Same)
-        .scale("blocks[*].delta.norm", &format!("{attention}.o_norm"))
+        .scale("blocks[*].delta.norm", &format!("{attention}.o_norm"));
+    let keys = in_delta_layers(separate_delta_keys(delta_keys, attention), config)
+        .linear("blocks[*].latent.out", &format!("{attention}.dense"))
+        .linear("blocks[*].latent.gate", &format!("{attention}.g_proj"))
         .array("blocks[*].experts.correction", of_layer("mlp.gate.expert_bias"), Layout::Same)
         .and(latent_attention_keys(config, attention));
-    let keys = separate_delta_keys(keys, attention).and(latent_keys(config, "bailing_hybrid"));
-    keys.and(llama_keys()).renamed("model.embed_tokens.", "model.word_embeddings.")
+    let keys = keys.and(latent_keys(config, "bailing_hybrid")).and(llama_keys());
+    keys.renamed("model.embed_tokens.", "model.word_embeddings.")
 }

@@ -42,7 +42,7 @@ pub(super) fn read(fields: &Fields, _: &str) -> Read {
         without_rope: vec![true; layers],
         ..DecoderConfig::new(fields.size("vocab_size")?, layers, features, heads)
     };
-    let keys = kimi_keys().and(latent_keys(&config, "kimi_linear"));
+    let keys = delta_keys(&config).and(mlp_keys()).and(latent_keys(&config, "kimi_linear"));
     Ok((config, keys.and(llama_keys())))
 }
 
@@ -118,13 +118,10 @@ pub(super) fn kimi_experts(fields: &Fields, layers: usize) -> Result<ExpertsConf
     })
 }
 
-/// Returns the names of the linear attention and of the MLPs of Kimi Linear. transformers writes the MLPs of dense layers under
-/// the name of the experts, and other programs under the usual name.
-fn kimi_keys() -> KeyMap {
-    let (attention, moe) = ("model.layers.*.self_attn", "model.layers.*.block_sparse_moe");
-    let keys = expert_keys(moe, "gate", ["w1", "w3", "w2"])
-        .and(shared_keys(&format!("{moe}.shared_experts")))
-        .array("blocks[*].experts.correction", format!("{moe}.gate.e_score_correction_bias"), Layout::Same)
+/// Returns the names of the linear attention of Kimi Linear.
+fn delta_keys(config: &DecoderConfig) -> KeyMap {
+    let attention = "model.layers.*.self_attn";
+    let keys = KeyMap::new()
         .array("blocks[*].delta.rate_bias", format!("{attention}.dt_bias"), Layout::Same)
         .array("blocks[*].delta.log_speed", format!("{attention}.A_log"), Layout::Same)
         .scale("blocks[*].delta.norm", &format!("{attention}.o_norm"))
@@ -132,7 +129,25 @@ fn kimi_keys() -> KeyMap {
         .linear("blocks[*].delta.gate", &format!("{attention}.g_b_proj"))
         .linear("blocks[*].delta.forget_down", &format!("{attention}.f_a_proj"))
         .linear("blocks[*].delta.forget", &format!("{attention}.f_b_proj"));
-    let keys = separate_delta_keys(keys, attention);
+    in_delta_layers(separate_delta_keys(keys, attention), config)
+}
+
+/// Restricts names to the layers with linear attention. Arrays of the other layers have some of these names too, and an adapter
+/// finds its layers by their names.
+pub(super) fn in_delta_layers(keys: KeyMap, config: &DecoderConfig) -> KeyMap {
+    let has_delta = config.delta.iter().flat_map(|delta| delta.layers.iter().enumerate());
+    keys.with_layers(has_delta.filter(|(_, has_delta)| **has_delta).map(|(layer, _)| (layer, layer)))
+}
+
+/// Returns the names of the MLPs of Kimi Linear. transformers writes the MLPs of dense layers under the name of the experts, and
+/// other programs under the usual name.
+fn mlp_keys() -> KeyMap {
+    let moe = "model.layers.*.block_sparse_moe";
+    let keys = expert_keys(moe, "gate", ["w1", "w3", "w2"]).and(shared_keys(&format!("{moe}.shared_experts"))).array(
+        "blocks[*].experts.correction",
+        format!("{moe}.gate.e_score_correction_bias"),
+        Layout::Same,
+    );
     ["gate", "up", "down"].iter().fold(keys, |keys, part| {
         let (name, usual) = (format!("{moe}.{part}_proj"), of_layer(&format!("mlp.{part}_proj.weight")));
         let keys = keys.linear(&format!("blocks[*].mlp.{part}"), &name);
