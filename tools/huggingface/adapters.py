@@ -76,6 +76,14 @@ def arrays():
     adapter("adapter_arrays_interleaved", model, tokens, target_modules=["v_proj"], target_parameters=both[:1], task_type="CAUSAL_LM")
 
 
+def all_linear():
+    """An adapter of all layers that were linear in earlier versions of transformers, also of experts and their router."""
+    torch.manual_seed(9)
+    model = transformers.Qwen3MoeForCausalLM.from_pretrained(OUT / "qwen3_moe")
+    tokens = {"input_ids": torch.randint(0, VOCABULARY, (2, 9))}
+    adapter("adapter_all_linear", model, tokens, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
 def others():
     """Adapters of models of images, and of encoders with decoders."""
     t = transformers
@@ -172,6 +180,8 @@ def main():
         return more()
     if sys.argv[1:] == ["older"]:
         return older()
+    if sys.argv[1:] == ["all_linear"]:
+        return all_linear()
     torch.manual_seed(5)
     t = transformers
     tokens = {"input_ids": torch.randint(0, VOCABULARY, (2, 9))}
@@ -189,6 +199,7 @@ def main():
     more()
     joined()
     older()
+    all_linear()
 
 
 if __name__ == "__main__":

@@ -3,22 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use shardax_nn::prelude::*;
 
 use super::adapter_experts::TargetParameters;
 use super::adapter_joined as joined;
+use super::adapter_names::older_names;
+use super::adapter_save::save;
 use super::fields::Fields;
 use super::kinds::keys_of;
-use super::layout::Raw;
-use super::save::{Named, flat_shape, write};
-use super::{Config, KeyMap, Layout, Weights};
+use super::{Config, KeyMap, Weights};
 use crate::Adapter;
 use crate::adapter::stacked;
 use crate::error::value_error;
 
-const CONFIG: &str = "adapter_config.json";
-const FILE: &str = "adapter_model.safetensors";
+pub(super) const CONFIG: &str = "adapter_config.json";
+pub(super) const FILE: &str = "adapter_model.safetensors";
 /// The file of early versions of peft.
 const OLDER_FILE: &str = "adapter_model.bin";
 /// The prefix that peft adds to all layer names.
@@ -59,61 +59,30 @@ impl Adapter {
 
     /// Saves the adapter to a folder that `peft` can load, for the model that `config` describes.
     ///
+    /// If the files store several layers as one, such as the queries, keys and values of GPT-2, `peft` has one pair of
+    /// matrices for all of them. Its rank is the sum of the ranks of these layers.
+    ///
     /// # Errors
-    /// Returns an error if the files join an adapted layer with other layers, or if a file cannot be written.
+    /// Returns an error if the adapter has a layer that peft cannot adapt in `transformers` 5, if it has magnitudes for a
+    /// layer that the files join with other layers, or if a file cannot be written.
     #[track_caller]
     pub fn save_pretrained(&self, config: &Config, folder: impl AsRef<Path>) -> Result<()> {
         let location = std::panic::Location::caller();
-        saved(self, config, folder.as_ref()).map_err(|error| error.at(location))
+        save(self, config, folder.as_ref()).map_err(|error| error.at(location))
     }
 }
 
 /// Returns the error for a layer that the files join with other layers.
-fn part_of(path: &str, name: &str) -> shardax::Error {
+pub(super) fn part_of(path: &str, name: &str) -> shardax::Error {
     let message = format!("`{path}` is a part of the layer {name:?} of the files, which has one adapter for all parts");
     value_error(message, "leave this layer out of the adapter, and adapt layers that the files store separately")
 }
 
-/// Suffixes of layer names that transformers 5 renamed, with the suffixes that the files of models still have.
-const RENAMED: [(&str, &[&str]); 8] = [
-    (".attention.q_proj", &[".attention.attention.query", ".attention.self.query"]),
-    (".attention.k_proj", &[".attention.attention.key", ".attention.self.key"]),
-    (".attention.v_proj", &[".attention.attention.value", ".attention.self.value"]),
-    (".attention.o_proj", &[".attention.output.dense"]),
-    (".self_attn.o_proj", &[".self_attn.out_proj"]),
-    (".encoder_attn.o_proj", &[".encoder_attn.out_proj"]),
-    (".mlp.fc1", &[".intermediate.dense", ".mlp.dense1", ".fc1"]),
-    (".mlp.fc2", &[".output.dense", ".mlp.dense2", ".fc2"]),
-];
-
-/// Parts of the names of blocks that transformers 5 renamed, with the parts that files have.
-const RENAMED_BLOCKS: [(&str, &str); 3] =
-    [("layers.", "encoder.layer."), (".encoder.aifi.", ".encoder.encoder."), (".stages.", ".encoder.block.")];
-
-/// Returns the names that files can have for a layer which transformers 5 renamed.
-fn older_names(name: &str) -> Vec<String> {
-    let mut names = vec![name.to_owned()];
-    for (new, suffixes) in RENAMED {
-        if let Some(start) = name.strip_suffix(new) {
-            names.extend(suffixes.iter().map(|suffix| format!("{start}{suffix}")));
-        }
-    }
-    let blocks = names.iter().flat_map(|name| {
-        let renamed = RENAMED_BLOCKS.iter().filter(|(new, _)| name.contains(new));
-        renamed.map(|(new, old)| name.replacen(new, old, 1).replacen(".blocks.", ".", 1))
-    });
-    let blocks: Vec<String> = blocks.collect();
-    names.extend(blocks);
-    names
-}
-
 /// Returns the key path of a layer by its name and, for experts, the number of the expert.
-fn layer_of(keys: &KeyMap, name: &str) -> Result<(String, Option<usize>)> {
-    let found = older_names(name).iter().find_map(|name| keys.path_of_entry(&format!("{name}.weight")));
+fn layer_of(config: &Config, keys: &KeyMap, name: &str) -> Result<(String, Option<usize>)> {
+    let found = older_names(config, name).iter().find_map(|name| keys.path_of_entry(&format!("{name}.weight")));
     match found {
-        Some((path, Layout::Part { .. } | Layout::Rows { .. } | Layout::GroupedRows { .. }, _)) => {
-            Err(part_of(&path, name))
-        }
+        Some((path, layout, _)) if joined::is_part(layout) => Err(part_of(&path, name)),
         Some((path, _, entry)) => Ok((path.trim_end_matches(".kernel").to_owned(), entry)),
         None => Err(value_error(
             format!("the adapter is for a layer {name:?}, which the model does not have"),
@@ -137,7 +106,7 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
     }
     let has_magnitudes = fields.flag("use_dora")?;
     let saved = saved_modules(&fields, config)?;
-    let targets = TargetParameters::read(&fields, config, experts, ranks.rank)?;
+    let targets = TargetParameters::read(&fields, config, experts)?;
     fields.skip(&WITHOUT_EFFECT);
     fields.finish_but_empty()?;
     let (file, older) = (folder.join(FILE), folder.join(OLDER_FILE));
@@ -153,16 +122,19 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
             continue;
         };
         let second = format!("{BEFORE}{name}.lora_B.weight");
-        if let Some(targets) = &targets
-            && let Some(matrices) = targets.matrices(&weights, first)?
-        {
+        if let Some(matrices) = targets.matrices(&weights, first, (&ranks, &fields))? {
             layers.extend(matrices);
             used.extend([first.to_owned(), second]);
             continue;
         }
+        if keys.ignores(&format!("{name}.weight")) {
+            // For example a pooler, which no result depends on.
+            used.extend([first.to_owned(), second]);
+            continue;
+        }
         let parts = if has_magnitudes { Vec::new() } else { joined::parts_of(&keys, name) };
-        let located = if parts.is_empty() { Some(layer_of(&keys, name)?) } else { None };
-        let (layer_rank, layer_scale) = ranks.of_layer(&fields, name)?;
+        let located = if parts.is_empty() { Some(layer_of(config, &keys, name)?) } else { None };
+        let (layer_rank, layer_scale) = ranks.of_layer(&fields, &targets.name_in_patterns(name))?;
         let (a, b) = (matrix(&weights, first, layer_rank, 0)?, matrix(&weights, &second, layer_rank, 1)?);
         // An adapter has one scale for all layers, so the second matrix includes what differs.
         let b = if layer_scale == ranks.scale() { b } else { b * (layer_scale / ranks.scale()) };
@@ -188,7 +160,7 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
         layers.insert(path.clone(), all_experts(&path, matrices, experts)?);
     }
     for name in weights.names().filter(|name| !used.contains(*name)) {
-        let Some((path, array)) = saved_array(&weights, &keys, &saved, name)? else { continue };
+        let Some((path, array)) = saved_array(&weights, (config, &keys), &saved, name)? else { continue };
         replaced.insert(path, array.into());
     }
     used.extend(weights.names().filter(|name| saved_module(&saved, name).is_some()).map(str::to_owned));
@@ -203,18 +175,18 @@ fn read(config: &Config, folder: &Path) -> Result<Adapter> {
 }
 
 /// The ranks of the layers' matrices, and the factors of their products.
-struct Ranks<'a> {
+pub(super) struct Ranks {
     rank: usize,
     alpha: f64,
     is_rank_stabilized: bool,
     /// The ranks of single layers, by the ends of their names.
-    rank_pattern: Vec<(&'a str, f64)>,
+    rank_pattern: Vec<(String, f64)>,
     /// The numerators of the factors of single layers.
-    alpha_pattern: Vec<(&'a str, f64)>,
+    alpha_pattern: Vec<(String, f64)>,
 }
 
-impl<'a> Ranks<'a> {
-    fn read(fields: &Fields<'a>) -> Result<Ranks<'a>> {
+impl Ranks {
+    fn read(fields: &Fields) -> Result<Ranks> {
         let (rank, alpha) = (fields.size("r")?, fields.number_or("lora_alpha", 8.0)?);
         let is_rank_stabilized = fields.flag_or("use_rslora", false)?;
         let (rank_pattern, alpha_pattern) = (pattern(fields, "rank_pattern")?, pattern(fields, "alpha_pattern")?);
@@ -226,12 +198,12 @@ impl<'a> Ranks<'a> {
     }
 
     /// Returns the factor of layers that no pattern names.
-    fn scale(&self) -> f64 {
+    pub fn scale(&self) -> f64 {
         lora_scale(self.rank, self.alpha, self.is_rank_stabilized)
     }
 
-    /// Returns the rank and the factor of a layer.
-    fn of_layer(&self, fields: &Fields, name: &str) -> Result<(usize, f64)> {
+    /// Returns the rank and the factor of a layer, or of a parameter of `target_parameters`.
+    pub fn of_layer(&self, fields: &Fields, name: &str) -> Result<(usize, f64)> {
         let rank = match matching(fields, &self.rank_pattern, name)? {
             Some(rank) if rank >= 1.0 && rank.fract() == 0.0 => rank as usize,
             Some(rank) => {
@@ -279,16 +251,23 @@ fn saved_module<'a>(saved: &'a [String], name: &str) -> Option<&'a String> {
 
 /// Returns the key path and the values of an array that replaces an array of the model, or `None` if no saved module
 /// contains it.
-fn saved_array(weights: &Weights, keys: &KeyMap, saved: &[String], name: &str) -> Result<Option<(String, Array)>> {
+fn saved_array(
+    weights: &Weights,
+    (config, keys): (&Config, &KeyMap),
+    saved: &[String],
+    name: &str,
+) -> Result<Option<(String, Array)>> {
     if saved_module(saved, name).is_none() {
         return Ok(None);
     }
     let bare = name.strip_prefix(BEFORE).unwrap_or(name);
-    let Some((path, layout, None)) = keys.path_of_entry(bare) else {
+    let (module, array) = bare.rsplit_once('.').unwrap_or((bare, ""));
+    let found = older_names(config, module).iter().find_map(|module| keys.path_of_entry(&format!("{module}.{array}")));
+    let Some((path, layout, None)) = found else {
         let message = format!("the adapter replaces {bare:?}, which is not an array of the model");
         return Err(value_error(message, "check that the adapter was trained for this model"));
     };
-    if matches!(layout, Layout::Part { .. } | Layout::Rows { .. } | Layout::GroupedRows { .. }) {
+    if joined::is_part(layout) {
         return Err(part_of(&path, bare));
     }
     let raw = weights.read(name)?.read_as(layout);
@@ -317,15 +296,16 @@ fn all_experts(path: &str, mut matrices: BTreeMap<usize, LoRA>, experts: usize) 
     Ok(stacked(true, (0..experts).map(|expert| matrices.remove(&expert).unwrap_or_else(|| zeros.clone())).collect()))
 }
 
-/// Returns a number for each entry of a pattern field. Entries are suffixes of layer names; regular expressions are not
-/// supported.
-fn pattern<'a>(fields: &Fields<'a>, field: &'a str) -> Result<Vec<(&'a str, f64)>> {
+/// Returns a number for each entry of a pattern field. Entries are suffixes of layer names, which can follow `.*\\.`, as peft writes
+/// them for experts. Other regular expressions are not supported.
+fn pattern(fields: &Fields, field: &'static str) -> Result<Vec<(String, f64)>> {
     let Some(map) = fields.value(field).and_then(Value::as_object) else { return Ok(Vec::new()) };
     let entries =
         map.iter().map(|(name, number)| {
-            let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c));
+            let end = name.strip_prefix(r".*\.").unwrap_or(name).replace(r"\.", ".");
+            let is_name = end.chars().all(|c| c.is_ascii_alphanumeric() || "_.".contains(c));
             match number.as_f64() {
-                Some(number) if is_name => Ok((name.as_str(), number)),
+                Some(number) if is_name => Ok((end, number)),
                 Some(_) => Err(fields
                     .error(format!("`{field}` has the expression {name:?}, which is not the end of a layer's name"))),
                 None => Err(fields.error(format!("`{field}` has {number} for {name:?}, which is not a number"))),
@@ -335,7 +315,7 @@ fn pattern<'a>(fields: &Fields<'a>, field: &'a str) -> Result<Vec<(&'a str, f64)
 }
 
 /// Returns the number that a pattern has for the layer with this name, if there is one.
-fn matching(fields: &Fields, pattern: &[(&str, f64)], name: &str) -> Result<Option<f64>> {
+fn matching(fields: &Fields, pattern: &[(String, f64)], name: &str) -> Result<Option<f64>> {
     let numbers: Vec<f64> = pattern.iter().filter(|(end, _)| is_end_of(end, name)).map(|(_, number)| *number).collect();
     match numbers[..] {
         [] => Ok(None),
@@ -374,83 +354,6 @@ fn matrix(weights: &Weights, name: &str, rank: usize, dimension: usize) -> Resul
     let matrix = raw.to_array(None)?;
     // As in peft, because their product would lose digits.
     Ok(if matches!(matrix.dtype(), DType::F16 | DType::Bf16) { matrix.astype(DType::F32) } else { matrix })
-}
-
-/// Saves the matrices of each layer, then the replaced arrays, and describes both in the configuration.
-fn saved(adapter: &Adapter, config: &Config, folder: &Path) -> Result<()> {
-    let (keys, _) = keys_of(config)?;
-    let mut arrays = Named::new();
-    let (mut modules, mut ranks, mut fan_in_fan_out) = (BTreeSet::new(), BTreeSet::new(), false);
-    for (path, lora) in &adapter.layers {
-        let Some((name, layout)) = keys.find(&format!("{path}.kernel")) else {
-            return Err(value_error(
-                format!("the model of the configuration has no layer {path:?}"),
-                "pass the configuration of the model that the adapter belongs to",
-            ));
-        };
-        if matches!(layout, Layout::Part { .. } | Layout::Rows { .. } | Layout::GroupedRows { .. })
-            || name.ends_with("[#]")
-        {
-            return Err(part_of(path, &name));
-        }
-        // peft transposes the matrices of layers whose kernels files store as `[in, out]`.
-        fan_in_fan_out |= layout == Layout::Same;
-        let name = keys.written(name.trim_end_matches(".weight"));
-        modules.insert(name.rsplit('.').next().unwrap_or_default().to_owned());
-        ranks.insert(lora.lora_a.shape().last().copied().unwrap_or(0));
-        for (part, matrix) in [("lora_A", &lora.lora_a), ("lora_B", &lora.lora_b)] {
-            let raw = Raw::of(&matrix.swapaxes(-2, -1))?;
-            let entries = if name.contains('#') { raw.entries() } else { vec![raw] };
-            for (entry, raw) in entries.into_iter().enumerate() {
-                arrays.insert(format!("{BEFORE}{}.{part}.weight", name.replace('#', &entry.to_string())), raw);
-            }
-        }
-        match adapter.magnitudes.get(path) {
-            Some(lengths) => drop(arrays.insert(format!("{BEFORE}{name}.lora_magnitude_vector"), Raw::of(lengths)?)),
-            None if !adapter.magnitudes.is_empty() => {
-                let message = format!("the layer {path:?} has no magnitudes, but other layers have");
-                return Err(value_error(message, "save an adapter in which all layers use DoRA, or none"));
-            }
-            None => {}
-        }
-    }
-    let saved = insert_replaced(adapter, &keys, &mut arrays)?;
-    let ranks: Vec<usize> = ranks.into_iter().collect();
-    let [rank] = ranks[..] else {
-        return Err(value_error(
-            format!("the adapter has matrices of the ranks {ranks:?}"),
-            "use the same rank for all layers",
-        ));
-    };
-    let about = json!({
-        "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": adapter.scale() * rank as f64,
-        "target_modules": modules, "bias": "none", "lora_dropout": 0.0, "fan_in_fan_out": fan_in_fan_out,
-        "inference_mode": true, "base_model_name_or_path": null, "use_dora": !adapter.magnitudes.is_empty(),
-        "modules_to_save": saved,
-    });
-    let text = serde_json::to_string_pretty(&about).unwrap_or_default() + "\n";
-    write(folder, &arrays, FILE, (CONFIG, &text))
-}
-
-/// Inserts the arrays that replace arrays of the model. Returns the names of their modules.
-fn insert_replaced(adapter: &Adapter, keys: &KeyMap, arrays: &mut Named) -> Result<BTreeSet<String>> {
-    let mut modules = BTreeSet::new();
-    for (path, array) in &adapter.replaced {
-        let Some((name, layout)) = keys.find(path).filter(|(name, _)| !name.contains('#')) else {
-            let message = format!("the model of the configuration does not store {path:?} as a separate array");
-            return Err(value_error(message, "pass the configuration of the model that the adapter belongs to"));
-        };
-        let raw = Raw::of(array)?;
-        let shape = flat_shape(path, &raw.shape, layout);
-        let is_entire_array = !matches!(layout, Layout::Part { .. } | Layout::Rows { .. } | Layout::GroupedRows { .. });
-        let Some(raw) = raw.reshaped(&shape).written_as(layout).filter(|_| is_entire_array) else {
-            return Err(part_of(path, &name));
-        };
-        let name = keys.written(&name);
-        modules.insert(name.rsplit_once('.').map_or(name.as_str(), |(module, _)| module).to_owned());
-        arrays.insert(format!("{BEFORE}{name}"), raw);
-    }
-    Ok(modules)
 }
 
 fn shapes(lora: &LoRA) -> [Vec<usize>; 2] {

@@ -3,6 +3,8 @@
 use shardax::error::Result;
 use shardax_nn::prelude::*;
 
+use super::adapter_save::Matrices;
+use super::layout::Raw;
 use super::{KeyMap, Layout};
 use crate::error::value_error;
 
@@ -48,4 +50,65 @@ pub(super) fn part(name: &str, layout: Layout, a: &Array, b: &Array) -> Result<L
     let mut lora = LoRA::new(1, 1, 1, &mut Rngs::new(0));
     (lora.lora_a, lora.lora_b) = (a.t().into(), b.take(array(rows), 0).t().into());
     Ok(lora)
+}
+
+/// Returns `true` for the layout of a layer that the files join with other layers.
+pub(super) fn is_part(layout: Layout) -> bool {
+    matches!(layout, Layout::Part { .. } | Layout::Rows { .. } | Layout::GroupedRows { .. })
+}
+
+/// Joins the matrices of layers that the files store as the layer of the array `name`. Outputs without an adapter get zeros.
+///
+/// The first matrices are joined along the rank, and each second matrix gets the columns that belong to its first one. Layers with
+/// equal first matrices share them, so that an adapter which `peft` wrote keeps its rank.
+pub(super) fn join(keys: &KeyMap, name: &str, parts: &[(Layout, &LoRA)]) -> Result<Matrices> {
+    let does_not_fit = || {
+        let message = format!("the adapted parts of the layer {name:?} do not fit together");
+        value_error(message, "use layers of one model and one dtype, and pass the configuration of this model")
+    };
+    let mut firsts: Vec<Raw> = Vec::new();
+    // The rows of the joined matrix, and the index of the first matrix, of each second matrix.
+    let mut seconds = Vec::new();
+    let all_rows = total_rows(keys, name, parts).ok_or_else(does_not_fit)?;
+    for (layout, lora) in parts {
+        let (first, second) = (Raw::of(&lora.lora_a.t())?, Raw::of(&lora.lora_b.t())?);
+        let index = firsts.iter().position(|other| other.shape == first.shape && other.bytes == first.bytes);
+        seconds.push((rows(*layout, all_rows).ok_or_else(does_not_fit)?, index.unwrap_or(firsts.len()), second));
+        if index.is_none() {
+            firsts.push(first);
+        }
+    }
+    let ranks: Vec<usize> = firsts.iter().map(|first| first.shape[0]).collect();
+    let rank: usize = ranks.iter().sum();
+    let first = Raw::with_joined_rows(firsts).ok_or_else(does_not_fit)?;
+    let (dtype, size) = (first.dtype, first.dtype.byte_size());
+    let mut bytes = vec![0; all_rows * rank * size];
+    for (rows, index, second) in seconds {
+        if second.dtype != dtype || second.shape != [rows.len(), ranks[index]] {
+            return Err(does_not_fit());
+        }
+        let column: usize = ranks[..index].iter().sum();
+        for (row, values) in rows.into_iter().zip(second.bytes.chunks_exact(ranks[index] * size)) {
+            let start = (row * rank + column) * size;
+            bytes[start..start + values.len()].copy_from_slice(values);
+        }
+    }
+    Ok(Matrices { first, second: Raw { dtype, shape: vec![all_rows, rank], bytes }, rank })
+}
+
+/// Returns the number of rows of the array with this name, from the layouts of all its parts.
+fn total_rows(keys: &KeyMap, name: &str, parts: &[(Layout, &LoRA)]) -> Option<usize> {
+    let (layout, lora) = parts.first()?;
+    match layout {
+        Layout::Rows { of, .. } => Some(*of),
+        Layout::Part { of, .. } => Some(lora.lora_b.shape().last()? * of),
+        Layout::GroupedRows { groups, .. } => {
+            let ends = keys.paths_of(name).into_iter().filter_map(|(_, layout)| match layout {
+                Layout::GroupedRows { end, .. } => Some(end),
+                _ => None,
+            });
+            Some(groups * ends.max()?)
+        }
+        _ => None,
+    }
 }

@@ -26,6 +26,8 @@
 mod adapter;
 mod adapter_experts;
 mod adapter_joined;
+mod adapter_names;
+mod adapter_save;
 mod bert;
 mod bert_files;
 mod bert_keys;

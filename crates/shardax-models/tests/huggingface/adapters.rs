@@ -1,5 +1,8 @@
 //! Adapters as the files of `peft` (`tools/huggingface/adapters.py`).
 
+use std::path::Path;
+
+use shardax_models::huggingface::Weights;
 use shardax_models::{
     Adapter, Bert, BertOptions, Clap, Clip, ClipSeg, Config, Decoder, DecoderConfig, Detr, EncoderDecoder,
     ExpertsConfig, Florence, Levit, MobileVit, Pretrained, RtDetr, Segformer, SoundEncoder, Swin, Vit,
@@ -38,7 +41,45 @@ fn adapters_of_joined_layers_equal_peft() -> Result<()> {
         let model = Decoder::from_pretrained(folder(model))?;
         let logits = jit(apply_adapter).call((&adapter, &model, case("input_ids")?))?;
         alike(name, &logits, &case("logits")?)?;
+        // The parts share their first matrix, so the saved file is the file of peft.
+        let temp = Folder::new();
+        adapter.save_pretrained(&config, temp.join("a"))?;
+        has_equal_arrays(&folder(name), &temp.join("a"))?;
     }
+    Ok(())
+}
+
+/// Layers that files store as one have different matrices after training. The joined matrices have the sum of their ranks.
+#[test]
+fn joined_layers_are_saved_with_the_sum_of_their_ranks() -> Result<()> {
+    setup();
+    let temp = Folder::new();
+    let tokens = array([[3, 1, 4, 1, 5]]);
+    // Equal parts, rows, and rows in groups of heads. The output layer of GPT-NeoX has another name in its files.
+    for (name, targets) in [
+        ("gpt2", &["attention.query", "attention.value", "mlp.up"][..]),
+        ("phi3", &["attention.key", "mlp.gate", "mlp.up"]),
+        ("gpt_neox", &["attention.query", "attention.key", "attention.value", "head"]),
+    ] {
+        let (model, config) = (Decoder::from_pretrained(folder(name))?, Config::open(folder(name))?);
+        let mut adapter = Adapter::new(&model, targets.iter().copied(), 2, 3.0, &mut Rngs::new(0))?;
+        fill_second_matrices(&mut adapter)?;
+        adapter.save_pretrained(&config, temp.join(name))?;
+        let again = Adapter::from_pretrained(&config, temp.join(name))?;
+        let both = |adapter: Adapter, again: Adapter, model: Decoder, tokens: Array| -> Result<[Array; 3]> {
+            let plain = model.forward(&tokens);
+            Ok([apply_adapter(adapter, model.clone(), tokens.clone())?, apply_adapter(again, model, tokens)?, plain])
+        };
+        let [expected, result, plain] = jit(both).call((&adapter, &again, &model, &tokens))?;
+        alike(name, &result, &expected)?;
+        assert_ne!(expected.to_bytes()?, plain.to_bytes()?, "{name}");
+        let saved = Weights::open(temp.join(name).join("adapter_model.safetensors"))?;
+        assert_eq!(saved.contains("base_model.model.lm_head.lora_A.weight"), targets.contains(&"head"), "{name}");
+    }
+    let model = Decoder::from_pretrained(folder("gpt2"))?;
+    let fused = Adapter::new(&model, ["attention.query"], 2, 1.0, &mut Rngs::new(0))?.with_magnitudes(&model)?;
+    let config = Config::open(folder("gpt2"))?;
+    fails(fused.save_pretrained(&config, temp.join("b")), &["c_attn", "one adapter for all parts"]);
     Ok(())
 }
 
@@ -73,11 +114,6 @@ fn adapters_equal_peft() -> Result<()> {
     fails(expert_adapter.with_magnitudes(&mixture), &["several experts", "attention"]);
     let gpt2 = Decoder::from_pretrained(folder("gpt2"))?;
     fails(adapter.apply(&gpt2), &["\"blocks[0].mlp.up\" is for a kernel of [16, 24]", "[16, 64]"]);
-    let fused = Adapter::new(&gpt2, ["attention.query"], 2, 1.0, &mut rngs)?;
-    fails(
-        fused.save_pretrained(&Config::open(folder("gpt2"))?, temp.join("b")),
-        &["c_attn", "one adapter for all parts"],
-    );
     fails(Adapter::from_pretrained(&Config::open(folder("gpt2"))?, folder("adapter")), &["a layer", "does not have"]);
     // Options of `peft` that are not supported, and ranks that differ from the files.
     let about = std::fs::read_to_string(folder("adapter").join("adapter_config.json")).expect("a file");
@@ -182,6 +218,59 @@ fn adapters_of_expert_arrays_equal_peft() -> Result<()> {
             Ok(adapter.apply(&model)?.forward(tokens))
         });
         alike(name, &apply.call((&adapter, &model, case("input_ids")?))?, &case("logits")?)?;
+        let temp = Folder::new();
+        adapter.save_pretrained(&config, temp.join("a"))?;
+        has_equal_arrays(&folder(name), &temp.join("a"))?;
+    }
+    Ok(())
+}
+
+/// peft adapts all linear layers of models with experts as if the experts were layers, with other ranks for joined ones. The adapter
+/// that is saved here has separate matrices of the gate and of the first layer.
+#[test]
+fn adapters_of_all_linear_layers_equal_peft() -> Result<()> {
+    setup();
+    let adapter = check_decoder("adapter_all_linear", "qwen3_moe")?;
+    assert!(adapter.layers.keys().any(|path| path.ends_with("experts.router")));
+    let (model, config) = (Decoder::from_pretrained(folder("qwen3_moe"))?, Config::open(folder("qwen3_moe"))?);
+    let temp = Folder::new();
+    let mut rngs = Rngs::new(0);
+    let mut trained = Adapter::new(&model, ["gate", "up", "down"], 2, 3.0, &mut rngs)?;
+    fill_second_matrices(&mut trained)?;
+    trained.save_pretrained(&config, temp.join("a"))?;
+    let again = Adapter::from_pretrained(&config, temp.join("a"))?;
+    let gate = "blocks[1].experts.experts.layers.gate";
+    assert_eq!([&trained, &again].map(|adapter| adapter.layers[gate].lora_a.shape()[2]), [2, 4]);
+    assert!(again.layers.keys().eq(trained.layers.keys()));
+    let [expected, result] = [&trained, &again].map(|adapter| {
+        let lora = &adapter.layers[gate];
+        lora.lora_a.matmul(&*lora.lora_b)
+    });
+    alike(gate, &result, &expected)?;
+    // peft exchanges the dimensions of the experts of Llama 4.
+    let (model, config) = (Decoder::from_pretrained(folder("llama4"))?, Config::open(folder("llama4"))?);
+    let experts = Adapter::new(&model, ["experts.layers.down"], 2, 3.0, &mut rngs)?;
+    fails(experts.save_pretrained(&config, temp.join("b")), &["which peft cannot adapt", "leave this layer out"]);
+    Ok(())
+}
+
+/// Replaces the second matrices, which are zero in a new adapter.
+fn fill_second_matrices(adapter: &mut Adapter) -> Result<()> {
+    for (seed, lora) in adapter.layers.values_mut().enumerate() {
+        let shape = lora.lora_b.shape().to_vec();
+        let numbers = (0..shape.iter().product()).map(|i| ((7 * i + seed) % 5) as f32 * 0.2 - 0.4);
+        lora.lora_b = Array::from_vec(numbers.collect::<Vec<_>>(), &shape)?.into();
+    }
+    Ok(())
+}
+
+/// Asserts that two folders have adapters with the same arrays.
+fn has_equal_arrays(old: &Path, new: &Path) -> Result<()> {
+    let [old, new] = [old, new].map(|at| Weights::open(at.join("adapter_model.safetensors")));
+    let (old, new) = (old?, new?);
+    assert_eq!(old.names().collect::<Vec<_>>(), new.names().collect::<Vec<_>>());
+    for array in old.names() {
+        assert_eq!(old.get(array)?.to_bytes()?, new.get(array)?.to_bytes()?, "{array}");
     }
     Ok(())
 }
@@ -290,4 +379,44 @@ fn adapters_of_encoders_equal_peft() -> Result<()> {
     adapter.save_pretrained(&config, temp.join("a"))?;
     let again = Adapter::from_pretrained(&config, temp.join("a"))?;
     alike("again", &apply.call((&again, &model, case("input_ids")?))?, &case("logits")?)
+}
+
+/// Layers of two kinds have the same names in the files of these models, and a saved adapter has the layers that it had before.
+#[test]
+fn saved_adapters_have_the_same_layers() -> Result<()> {
+    setup();
+    let temp = Folder::new();
+    for (name, targets) in
+        [("kimi_linear", ["latent.out", "delta.out"]), ("bailing_hybrid", ["latent.out", "delta.gate"])]
+    {
+        let (model, config) = (Decoder::from_pretrained(folder(name))?, Config::open(folder(name))?);
+        let adapter = Adapter::new(&model, targets, 2, 3.0, &mut Rngs::new(0))?;
+        adapter.save_pretrained(&config, temp.join(name))?;
+        let again = Adapter::from_pretrained(&config, temp.join(name))?;
+        assert!(again.layers.keys().eq(adapter.layers.keys()), "{name}: {:?}", again.layers.keys());
+    }
+    // The experts of DBRX are arrays, which are no layers in peft.
+    let (model, config) = (Decoder::from_pretrained(folder("dbrx"))?, Config::open(folder("dbrx"))?);
+    let adapter = Adapter::new(&model, ["experts.layers.down"], 2, 3.0, &mut Rngs::new(0))?;
+    fails(adapter.save_pretrained(&config, temp.join("dbrx")), &["ffn.experts.mlp.w2", "which peft cannot adapt"]);
+    Ok(())
+}
+
+/// peft cannot load an adapter of an encoder as an adapter of a model that generates text.
+#[test]
+fn saved_adapters_name_the_task() -> Result<()> {
+    setup();
+    let temp = Folder::new();
+    let has_task = |name: &str, adapter: Adapter, task: &str| -> Result<bool> {
+        adapter.save_pretrained(&Config::open(folder(name))?, temp.join(name))?;
+        let about = std::fs::read_to_string(temp.join(name).join("adapter_config.json")).expect("a file");
+        Ok(about.contains(&format!("\"task_type\": {task}")))
+    };
+    let (decoder, encoder) = (Decoder::from_pretrained(folder("llama"))?, Bert::from_pretrained(folder("bert"))?);
+    let mut rngs = Rngs::new(0);
+    let adapter = Adapter::new(&decoder, ["attention.query"], 2, 3.0, &mut rngs)?;
+    assert!(has_task("llama", adapter, "\"CAUSAL_LM\"")?);
+    let adapter = Adapter::new(&encoder, ["attention.query"], 2, 3.0, &mut rngs)?;
+    assert!(has_task("bert", adapter, "null")?);
+    Ok(())
 }
