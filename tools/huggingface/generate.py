@@ -1034,7 +1034,29 @@ def adapter(to="adapter", **options):
 PATTERNS = {"rank_pattern": {"q_proj": 3, "layers.1.mlp.up_proj": 1}, "alpha_pattern": {"o_proj": 5}}
 
 
+def long_texts():
+    """Adds texts of different lengths to models whose positions depend on the length, which become longer than the original length.
+    Each text is generated alone, because transformers uses the length of the longest text for all texts of a batch."""
+    for name in ["longrope", "dynamic"]:
+        # With these prompts of longrope, tokens differ if a short text has the positions of a longer one, or if a cache is kept.
+        torch.manual_seed(28)
+        folder = OUT / name
+        prompts = [torch.randint(3, VOCABULARY, (1, length)) for length in [9, 4, 2, 6]]
+        rows = []
+        for prompt in prompts:
+            # A new model, because dynamic positions remember the length of the last text.
+            model = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").eval()
+            written = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=10, do_sample=False, eos_token_id=None, pad_token_id=2)
+            rows.append(written[:, prompt.shape[1]:])
+        padded = torch.cat([torch.nn.functional.pad(prompt, (9 - prompt.shape[1], 0)) for prompt in prompts])
+        arrays = {"long_prompts": padded, "long_lengths": torch.tensor([prompt.shape[1] for prompt in prompts]), "long_generated": torch.cat(rows)}
+        case = load_file(folder / "case.safetensors")
+        save_file({**case, **{key: value.to(torch.int32) for key, value in arrays.items()}}, folder / "case.safetensors")
+
+
 def main():
+    if sys.argv[1:] == ["long_texts"]:
+        return long_texts()
     if sys.argv[1:] == ["adapter_patterns"]:
         torch.manual_seed(3)
         return adapter("adapter_patterns", **PATTERNS)
@@ -1052,6 +1074,7 @@ def main():
     encoder_families([])
     torch.manual_seed(3)
     adapter("adapter_patterns", **PATTERNS)
+    long_texts()
     print(sum(file.stat().st_size for file in OUT.rglob("*") if file.is_file()), "bytes")
 
 

@@ -47,6 +47,8 @@ pub struct Batcher<M: TextModel = Decoder> {
     /// The number of positions in the cache.
     room: usize,
     vocabulary: usize,
+    /// The largest length of texts with the first frequencies of rotary positions.
+    rope_limit: Option<usize>,
     next_text: u64,
 }
 
@@ -134,10 +136,10 @@ impl<M: TextModel> Batcher<M> {
     #[track_caller]
     pub fn new(model: M, slots: usize, room: usize) -> Result<Self> {
         let location = std::panic::Location::caller();
-        let (cache, vocabulary) = new_cache(&model, slots, room).map_err(|error| error.at(location))?;
+        let (cache, vocabulary, rope_limit) = new_cache(&model, slots, room).map_err(|error| error.at(location))?;
         let layout = cache_layout(&model, slots, room).map_err(|error| error.at(location))?;
         let slots = (0..slots).map(|_| None).collect();
-        Ok(Batcher { model, cache, layout, slots, position: 0, room, vocabulary, next_text: 0 })
+        Ok(Batcher { model, cache, layout, slots, position: 0, room, vocabulary, rope_limit, next_text: 0 })
     }
 
     /// Returns the number of texts that have not ended.
@@ -188,35 +190,52 @@ impl<M: TextModel> Batcher<M> {
             let message = format!("all {} slots have a text", self.slots.len());
             return Err(value_error(message, "call `step` until a text ends, and then add this one"));
         };
-        // The padded prompt must fit before the shared position.
-        let width = prompt.len().next_power_of_two().max(MIN_PROMPT_LENGTH).min(self.room);
-        if self.position < width {
-            self.shift(width as i64 - self.position as i64)?;
-        }
-        let padding = width - prompt.len();
-        let padded: Vec<i32> = std::iter::repeat_n(0, padding).chain(prompt.iter().copied()).collect();
-        let tokens = Array::from_vec(padded, &[1, width])?;
-        let text = Text { prompt, new: &[], options };
-        let (form, controls) = sampling::controls(&[text], self.vocabulary, width)?;
-        let draws = Array::from_vec(vec![options.seed, 0], &[1, 2])?;
-        let arguments = (&self.model, tokens, array([padding as i32]), draws, controls, Static(form));
-        let (text_cache, next) = jit(first::<M>).call(arguments)?;
-        let (slot_index, start) = (array(free as i32), array((self.position - width) as i32));
-        let cache = std::mem::take(&mut self.cache);
-        self.cache = jit(insert).donate_argnums([0]).call((
-            cache,
-            text_cache,
-            slot_index,
-            start,
-            Static(self.layout.clone()),
-        ))?;
-        let token = next.to_vec::<i32>()?.first().copied().unwrap_or(NOT_A_TOKEN);
+        let token = self.write_text(free, Text { prompt, new: &[], options })?;
         let text = self.next_text;
         self.next_text += 1;
         let start = self.position - prompt.len();
         let slot = Slot { text, prompt: prompt.to_vec(), new: Vec::new(), options: options.clone(), start };
         self.slots[free] = Some(slot);
         self.push_token(free, token)
+    }
+
+    /// Computes the cache of a text from all its tokens, which end at the shared position. Returns the next token.
+    fn write_text(&mut self, slot: usize, text: Text<'_>) -> Result<i32> {
+        let length = text.prompt.len() + text.new.len();
+        // The padded text must fit before the shared position.
+        let width = length.next_power_of_two().max(MIN_PROMPT_LENGTH).min(self.room);
+        if self.position < width {
+            self.shift(width as i64 - self.position as i64)?;
+        }
+        let padding = width - length;
+        let tokens = text.prompt.iter().chain(text.new).copied();
+        let padded: Vec<i32> = std::iter::repeat_n(0, padding).chain(tokens).collect();
+        let tokens = Array::from_vec(padded, &[1, width])?;
+        let draws = Array::from_vec(vec![text.options.seed, text.new.len() as u32], &[1, 2])?;
+        let (form, controls) = sampling::controls(&[text], self.vocabulary, width)?;
+        let arguments = (&self.model, tokens, array([padding as i32]), draws, controls, Static(form));
+        let (text_cache, next) = jit(first::<M>).call(arguments)?;
+        let (slot_index, start) = (array(slot as i32), array((self.position - width) as i32));
+        let cache = std::mem::take(&mut self.cache);
+        let arguments = (cache, text_cache, slot_index, start, Static(self.layout.clone()));
+        self.cache = jit(insert).donate_argnums([0]).call(arguments)?;
+        Ok(next.to_vec::<i32>()?.first().copied().unwrap_or(NOT_A_TOKEN))
+    }
+
+    /// Computes the texts again that the last tokens made longer than the limit of the first frequencies of rotary positions, and
+    /// replaces their next tokens.
+    fn write_long_texts(&mut self, tokens: &mut [i32]) -> Result<()> {
+        let Some(limit) = self.rope_limit else { return Ok(()) };
+        for (index, token) in tokens.iter_mut().enumerate() {
+            let Some(Slot { prompt, new, options, .. }) = &self.slots[index] else { continue };
+            let length = prompt.len() + new.len();
+            if length != limit + 1 || new.is_empty() {
+                continue;
+            }
+            let (prompt, new, options) = (prompt.clone(), new.clone(), options.clone());
+            *token = self.write_text(index, Text { prompt: &prompt, new: &new, options: &options })?;
+        }
+        Ok(())
     }
 
     fn advance(&mut self) -> Result<Vec<NextToken>> {
@@ -260,7 +279,8 @@ impl<M: TextModel> Batcher<M> {
         let next;
         (self.cache, next) = jit(step::<M>).donate_argnums([1]).call(arguments)?;
         self.position += 1;
-        let tokens = next.to_vec::<i32>()?;
+        let mut tokens = next.to_vec::<i32>()?;
+        self.write_long_texts(&mut tokens)?;
         let active: Vec<usize> = (0..count).filter(|slot| self.slots[*slot].is_some()).collect();
         active.into_iter().map(|slot| self.push_token(slot, tokens[slot])).collect()
     }
@@ -453,8 +473,9 @@ fn offset_position(position: usize, offset: i64) -> usize {
     (position as i64 + offset).max(0) as usize
 }
 
-/// Creates the cache of the slots. Also returns the size of the model's vocabulary.
-fn new_cache<M: TextModel>(model: &M, slots: usize, room: usize) -> Result<(ModuleState, usize)> {
+/// Creates the cache of the slots. Also returns the size of the model's vocabulary, and the largest length of texts with the first
+/// frequencies of rotary positions.
+fn new_cache<M: TextModel>(model: &M, slots: usize, room: usize) -> Result<(ModuleState, usize, Option<usize>)> {
     let shapes = eval_shape(|model: M| model.decoder(), model)?;
     let positions = shapes.max_positions();
     if slots == 0 || room < 2 || i32::try_from(room).is_err() || positions.is_some_and(|positions| room > positions) {
@@ -468,5 +489,6 @@ fn new_cache<M: TextModel>(model: &M, slots: usize, room: usize) -> Result<(Modu
         ));
     }
     let cache = jit(empty::<M>).call((model, Static((slots, room))))?;
-    Ok((cache, shapes.embed.embedding.shape().first().copied().unwrap_or(0)))
+    let vocabulary = shapes.embed.embedding.shape().first().copied().unwrap_or(0);
+    Ok((cache, vocabulary, shapes.rope_limit))
 }

@@ -207,6 +207,8 @@ pub struct Generation<'a, M = Decoder> {
     vocabulary: usize,
     /// The number of positions in the cache.
     room: usize,
+    /// The largest length of texts with the first frequencies of rotary positions.
+    rope_limit: Option<usize>,
     ended: Vec<bool>,
     /// The number of steps until every text has the maximal number of new tokens.
     remaining: usize,
@@ -326,8 +328,7 @@ fn start<'a, M: TextModel>(model: &'a M, prompts: &[Vec<i32>], options: &Generat
     };
     // Prompts are padded on the left, so that all texts continue at the same position of the cache.
     let batch = prompts.len();
-    let padded = prompts.iter().flat_map(|prompt| std::iter::repeat_n(&0, longest - prompt.len()).chain(prompt));
-    let tokens = Array::from_vec(padded.copied().collect(), &[batch, longest])?;
+    let tokens = padded(prompts, &vec![Vec::new(); batch])?;
     let padding = Array::from_vec(prompts.iter().map(|prompt| (longest - prompt.len()) as i32).collect(), &[batch])?;
     Ok(Generation {
         model,
@@ -340,9 +341,21 @@ fn start<'a, M: TextModel>(model: &'a M, prompts: &[Vec<i32>], options: &Generat
         options: options.clone(),
         vocabulary,
         room,
+        rope_limit: shapes.rope_limit,
         ended: vec![false; batch],
         remaining: if batch == 0 { 0 } else { options.max_new_tokens },
     })
+}
+
+/// Returns the tokens of all texts, `[batch, length]`. Each prompt is padded on the left, and each text has as many new tokens.
+fn padded(prompts: &[Vec<i32>], texts: &[Vec<i32>]) -> Result<Array> {
+    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+    let length = longest + texts.first().map_or(0, Vec::len);
+    let rows = prompts.iter().zip(texts).flat_map(|(prompt, new)| {
+        let padding = std::iter::repeat_n(0, longest - prompt.len());
+        padding.chain(prompt.iter().chain(new).copied())
+    });
+    Array::from_vec(rows.collect(), &[prompts.len(), length])
 }
 
 impl<M: TextModel> Iterator for Generation<'_, M> {
@@ -363,6 +376,11 @@ impl<M: TextModel> Iterator for Generation<'_, M> {
 
 impl<M: TextModel> Generation<'_, M> {
     fn advance(&mut self) -> Result<Vec<Option<i32>>> {
+        if self.cache.is_some() && self.exceeds_rope_limit() {
+            // The cached keys have other frequencies than the next ones. transformers starts again for Phi-3 too.
+            self.cache = None;
+            self.tokens = padded(&self.prompts, &self.texts)?;
+        }
         let texts: Vec<Text<'_>> = (self.prompts.iter().zip(&self.texts))
             .map(|(prompt, new)| Text { prompt, new, options: &self.options })
             .collect();
@@ -382,6 +400,13 @@ impl<M: TextModel> Generation<'_, M> {
             *ended |= self.options.stop_tokens.contains(&token);
         }
         Ok(tokens)
+    }
+
+    /// Returns `true` if the last token made a text longer than the limit of the first frequencies.
+    fn exceeds_rope_limit(&self) -> bool {
+        let Some(limit) = self.rope_limit else { return false };
+        let mut texts = self.prompts.iter().zip(&self.texts).zip(&self.ended);
+        texts.any(|((prompt, new), ended)| !ended && prompt.len() + new.len() == limit + 1)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The configuration of decoders.
 
 use shardax_nn::prelude::*;
-use shardax_nn::{Implementation, QueryGrowth};
+use shardax_nn::{Implementation, QueryGrowth, RopeScaling};
 
 use super::mixers::{
     ConvConfig, DeltaConfig, LatentConfig, LightningConfig, RgLruConfig, SelectiveConfig, StateSpaceConfig,
@@ -389,6 +389,17 @@ impl DecoderConfig {
     /// Returns true if the output of this layer's experts is added to the output of the next layer.
     pub(crate) fn delays_experts(&self, layer: usize) -> bool {
         self.experts_of(layer).is_some_and(|experts| experts.delayed)
+    }
+
+    /// Returns the length of the texts for which the model was trained first, if the rotary positions of longer texts have other
+    /// frequencies (LongRoPE). Features of a text that becomes longer must be computed again.
+    pub(crate) fn rope_limit(&self) -> Option<usize> {
+        let Positions::Rotary(rope) = &self.positions else { return None };
+        let limits = std::iter::once(rope).chain(&self.local_rope).filter_map(|rope| match rope.scaling {
+            RopeScaling::LongRope { original_max_position, .. } => Some(original_max_position as usize),
+            _ => None,
+        });
+        limits.min()
     }
 
     /// The rotary positions of this layer, if it has any.

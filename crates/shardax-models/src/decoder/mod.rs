@@ -126,6 +126,8 @@ pub struct Decoder {
     logits_scale: Option<f64>,
     logits_soft_cap: Option<f64>,
     pub(crate) is_bidirectional: bool,
+    /// The largest length of texts with the first frequencies of rotary positions, see [`DecoderConfig::rope_limit`].
+    pub(crate) rope_limit: Option<usize>,
     #[tree(static)]
     checkpoint: Option<CheckpointPolicy>,
 }
@@ -214,6 +216,7 @@ impl Decoder {
             logits_scale: config.logits_scale,
             logits_soft_cap: config.logits_soft_cap,
             is_bidirectional: config.bidirectional,
+            rope_limit: config.rope_limit(),
             checkpoint: config.checkpoint.clone(),
         })
     }

@@ -288,6 +288,36 @@ fn batched_decoders_write_the_tokens_of_transformers() -> Result<()> {
     Ok(())
 }
 
+/// Each text has the positions of its own length, also if it becomes longer than the original length of the model.
+#[test]
+fn texts_of_scaled_positions_have_their_own_length() -> Result<()> {
+    setup();
+    for name in SCALED_BY_LENGTH {
+        let (case, model) = (case(name)?, Decoder::from_pretrained(folder(name))?);
+        let lengths = case("long_lengths")?.to_vec::<i32>()?;
+        let prompts: Vec<Vec<i32>> = rows(&case("long_prompts")?)?
+            .into_iter()
+            .zip(lengths)
+            .map(|(row, length)| row[row.len() - length as usize..].to_vec())
+            .collect();
+        let want = rows(&case("long_generated")?)?;
+        assert_eq!(model.generate(&prompts, &GenerateOptions::new(10))?, want, "{name}");
+        let mut batcher = Batcher::new(model, 4, 20)?;
+        let mut written: BTreeMap<u64, Vec<i32>> = BTreeMap::new();
+        for prompt in &prompts {
+            let next = batcher.add(prompt, &GenerateOptions::new(10))?;
+            written.entry(next.text).or_default().push(next.token);
+        }
+        while batcher.active() > 0 {
+            for next in batcher.step()? {
+                written.entry(next.text).or_default().push(next.token);
+            }
+        }
+        assert_eq!(written.into_values().collect::<Vec<_>>(), want, "{name}");
+    }
+    Ok(())
+}
+
 #[test]
 fn texts_end_at_stop_tokens_and_streams_say_so() -> Result<()> {
     setup();

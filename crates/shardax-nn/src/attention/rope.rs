@@ -57,8 +57,8 @@ pub enum RopeScaling {
         /// The length that the model was trained with.
         original_max_position: f64,
     },
-    /// Raises the base if a text is longer than the original length. The length of a text is the largest position in the call,
-    /// plus 1.
+    /// Raises the base if a text is longer than the original length. The length of a text is the largest of its positions in the
+    /// call, plus 1.
     Dynamic {
         /// The factor of the length: the base grows with `factor * length / original_max_position`.
         factor: f64,
@@ -180,7 +180,7 @@ impl Rope {
         if self.interleaved { stack(&turned, -1).reshape(x.shape()) } else { concatenate(&turned, -1) }
     }
 
-    /// Returns the angles of all pairs at position 1, float32. They can depend on the length of the text.
+    /// Returns the angles of all pairs at position 1, float32. They can depend on the length of each text: `[..., 1, pairs]`.
     fn speeds(&self, rotated: usize, positions: &Array) -> Array {
         let half = rotated / 2;
         let pairs: Vec<f64> = (0..half).map(|i| i as f64 / half as f64).collect();
@@ -315,7 +315,8 @@ impl Rope {
     }
 }
 
-/// Returns the length of a text whose positions these are, float32: the largest one plus 1.
+/// Returns the length of each text from its positions, `[..., length]`: the largest one plus 1, `[..., 1, 1]`, float32.
 fn length_of(positions: &Array) -> Array {
-    positions.max(..).astype(DType::F32) + 1.0
+    let largest = if positions.ndim() == 0 { positions.clone() } else { positions.max_keepdims(-1) };
+    (largest.astype(DType::F32) + 1.0).expand_dims(-1)
 }
