@@ -66,6 +66,15 @@ for op in ("gammainc", "gammaincc"):
     case(op, positive("f64"), positive("f64"), name="f64", batch=False, tol=1e-11, grad_tol=1e-9)
     case(op, positive("bf16"), positive("bf16"), name="bf16", batch=False, tol=1e-2, grad_tol=3e-2)
     case(op, values([1, 1, 0, 0, 2, -1, 2, 1, 1e3]), values([0, INF, 1, 0, -1, 1, NAN, 200, 1e-3]), name="edges", grad=False, batch=False)
+case(
+    "sph_harm_y",
+    values([0, 1, 1, 2, 5, 5, 4], "i32"),
+    values([0, -1, 0, 2, -3, 5, 1], "i32"),
+    uniform(7, lo=0.2, hi=2.9),
+    uniform(7, lo=0.0, hi=6.2),
+    fn=lambda n, m, theta, phi: jsp.sph_harm_y(n, m, theta, phi, n_max=5),
+    params={"n_max": 5},
+)
 case("betainc", positive("f32"), positive("f32"), probability("f32"), wrt=(2,), tol=3e-5, grad_tol=2e-4)
 case("betainc", positive("f64"), positive("f64"), probability("f64"), name="f64", wrt=(2,), batch=False, tol=1e-11, grad_tol=1e-10)
 case("betainc", positive("bf16"), positive("bf16"), probability("bf16"), name="bf16", grad=False, batch=False, tol=1e-2)

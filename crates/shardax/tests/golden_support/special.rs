@@ -3,7 +3,7 @@
 use shardax::scipy::special as sp;
 use shardax::scipy::stats::norm;
 
-use super::{Case, Fun, one, three, two};
+use super::{Case, Fun, many, one, three, two};
 
 pub fn function(case: &Case) -> Option<Fun> {
     // The names are SciPy's.
@@ -41,6 +41,10 @@ pub fn function(case: &Case) -> Option<Fun> {
         "betaln" => two(|a, b| sp::betaln(a, b)),
         "zeta" => two(|s, q| sp::zeta(s, q)),
         "polygamma" => two(|n, x| sp::polygamma(n, x)),
+        "sph_harm_y" => {
+            let n_max = case.int("n_max") as usize;
+            many(move |x| Ok(vec![sp::sph_harm_y(&x[0], &x[1], &x[2], &x[3], n_max)]))
+        }
         "betainc" => three(|a, b, x| sp::betainc(a, b, x)),
         "norm_logpdf" => three(|x, m, s| norm::logpdf(x, m, s)),
         "norm_pdf" => three(|x, m, s| norm::pdf(x, m, s)),

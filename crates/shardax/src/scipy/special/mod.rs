@@ -18,6 +18,7 @@ mod bessel;
 mod counting;
 mod entropy;
 mod gamma;
+mod harmonics;
 mod integrals;
 mod normal;
 
@@ -25,6 +26,7 @@ pub use bessel::*;
 pub use counting::*;
 pub use entropy::*;
 pub use gamma::*;
+pub use harmonics::*;
 pub use integrals::*;
 pub use normal::*;
 
