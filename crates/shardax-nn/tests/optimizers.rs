@@ -115,3 +115,17 @@ fn radam_of_low_thresholds_is_not_nan() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn traces_without_decay_keep_no_infinite_updates() -> Result<()> {
+    setup();
+    fn two_steps(optimizer: impl GradientTransformation<Array>) -> Result<Vec<f32>> {
+        let params = zeros(2);
+        let state = optimizer.init(&params)?;
+        let (_, state) = optimizer.update(array([f32::INFINITY, 1.0]), state, &params)?;
+        optimizer.update(array([1.0f32, 2.0]), state, &params)?.0.to_vec::<f32>()
+    }
+    assert_eq!(two_steps(sgd(1.0).nesterov(true))?, [-1.0, -2.0]);
+    assert_eq!(two_steps(sgd(1.0).momentum(0.0))?, [-1.0, -2.0]);
+    Ok(())
+}

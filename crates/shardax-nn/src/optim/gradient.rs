@@ -271,6 +271,10 @@ pub fn trace(decay: f64, nesterov: bool) -> Trace {
 
 impl Trace {
     fn add_decayed<P: Tree>(&self, grads: P, trace: P) -> Result<P> {
+        // Nothing is kept, not even an infinite update, whose product with 0 would be NaN in every later step.
+        if self.decay == 0.0 {
+            return Ok(grads);
+        }
         tree::map2(|g, t| g + t * self.decay, grads, trace)
     }
 }

@@ -26,7 +26,7 @@ use crate::source;
 
 /// Returns the result of `f` at `primals`, and its tangent for these tangents of the arguments.
 ///
-/// Tangents have the structure, shapes and dtypes of the arguments.
+/// Tangents have the structure, shapes and dtypes of the arguments. Tangents of integers are ignored.
 ///
 /// ```
 /// # use shardax::prelude::*;
@@ -83,6 +83,16 @@ fn zero(aval: &Aval) -> Array {
 /// Checks the tangent of a value of this type; `None` if the value is not differentiable.
 fn check_tangent(aval: &Aval, t: &Array) -> Result<Option<Array>> {
     if !aval.dtype.is_inexact() {
+        // A tangent of an integer is ignored, so that a floating-point one would be lost silently.
+        if t.dtype().is_inexact() && !aval.dtype.is_key() {
+            return Err(err!(
+                Type,
+                "primal and tangent arguments do not match; the tangent of an integer has no effect, but {} has the tangent {}",
+                aval.clone().strip_weak_type(),
+                t.type_name()
+            )
+            .help("convert the value with `astype(DType::F32)`, or pass `zeros_like(&x)` as its tangent"));
+        }
         return Ok(None);
     }
     // Numbers take the dtype of the value. Other tangents must have it, unless the value is weakly typed and has 64 bits, such as

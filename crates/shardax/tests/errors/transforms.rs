@@ -190,6 +190,12 @@ fn derivatives(t: &mut Table) {
         &["primal and tangent arguments do not match", "float32[3]", "float32[4]"],
         || at!(jvp(|x: Array| x * 2, ones(3), ones(4))),
     );
+    t.row(
+        "jvp: tangent of integers",
+        Type,
+        &["the tangent of an integer has no effect", "int32[2]", "float32[2]"],
+        || at!(jvp(|x: Array| x.sin(), array([1, 2]), ones(2))),
+    );
     t.row("jvp: tangent dtype", Type, &["primal and tangent arguments do not match", "int32[3]"], || {
         at!(jvp(|x: Array| x * 2, ones(3), arange(0..3)))
     });

@@ -178,3 +178,20 @@ fn factors_of_singular_matrices_are_nan() -> Result<()> {
     assert!(one[0].is_nan() && one[2].is_nan() && one[3].is_nan() && one[1] == 0.0, "{one:?}");
     Ok(())
 }
+
+#[test]
+fn decompositions_of_infinite_cotangents_and_complex_matrices() -> Result<()> {
+    common::quick::setup();
+    let slopes = jit(|cotangent: Array| -> Result<Array> {
+        let (_, pull_back) = vjp(|a: Array| linalg::cholesky(a), eye(2))?;
+        Ok(pull_back.call(cotangent)?.0)
+    });
+    // The factor is zero above the diagonal, whatever the matrix is.
+    let slopes = slopes.call(array([[1.0f32, f32::INFINITY], [1.0, 1.0]]))?;
+    assert_eq!(slopes.to_vec::<f32>()?, [0.5; 4]);
+    let a = array([[0.0f32, 1.0], [2.0, 3.0]]).astype(DType::Complex64);
+    let (permutation, lower, _) = shardax::scipy::linalg::lu(a);
+    assert_eq!((permutation.dtype(), lower.dtype()), (DType::F32, DType::Complex64));
+    assert_eq!(permutation.to_vec::<f32>()?, [0.0, 1.0, 1.0, 0.0]);
+    Ok(())
+}

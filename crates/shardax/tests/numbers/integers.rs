@@ -167,3 +167,25 @@ fn quotients_of_int32_are_exact() -> Result<()> {
     assert_eq!(divide.call((array(x), array(y)))?.0.to_vec::<i32>()?, expected);
     Ok(())
 }
+
+#[test]
+fn functions_of_int64_are_in_float64() -> Result<()> {
+    common::quick::setup();
+    // 2^40 and the next integers are one number in float32.
+    let first = 1i64 << 40;
+    let (x, half) = (array([first, first + 1, first + 3]), array([0.0f32, 1.0, 2.0]).astype(DType::F16));
+    let compute = jit(|x: Array, half: Array| {
+        let (counts, _) = histogram(&x, 3);
+        let small = array([4097, 4099, 4101]);
+        // Values of int32 do not become float16 where the positions are.
+        let interpolated = interp(&half, array([0, 1, 2]), small);
+        (rint(&x), gradient(&x, 1.0, 0), unwrap(&x, std::f64::consts::TAU, 0), counts, interpolated)
+    });
+    let (rounded, slopes, phases, counts, interpolated) = compute.call((x, half))?;
+    assert_eq!(rounded.to_vec::<f64>()?, [0.0, 1.0, 3.0].map(|step| step + first as f64));
+    assert_eq!(slopes.to_vec::<f64>()?, [1.0, 1.5, 2.0]);
+    assert_eq!(phases.to_vec::<f64>()?, rounded.to_vec::<f64>()?);
+    assert_eq!(counts.to_vec::<f64>()?, [1.0, 1.0, 1.0]);
+    assert_eq!(interpolated.to_vec::<f32>()?, [4097.0, 4099.0, 4101.0]);
+    Ok(())
+}

@@ -254,6 +254,8 @@ impl HistogramOptions {
                 )
                 .help("pass one weight for each element of the array"));
             }
+            // Integers become floating point first, because int64 and the plain weight 1 are float32 together.
+            let x = &super::promote_dtypes(&[x], to_inexact)?[0];
             let args = super::promote_dtypes(&[x, weights], to_inexact)?;
             let args = [to_strong_type(&args[0], args[0].dtype()).ravel(), args[1].ravel(), edges.clone()];
             composite1("histogram", self.density, &args, |&density, args| {

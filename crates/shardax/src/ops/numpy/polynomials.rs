@@ -319,6 +319,7 @@ pub fn gradient(x: impl ArrayLike, dx: impl ArrayLike, axis: impl AxisNumber) ->
     let axis = axis.axis_number();
     let (x, dx) = (x.into_array(), dx.into_array());
     checked_or_failed(&x, || {
+        let x = inexact_beside_number(&x, &dx)?;
         let args = promote_dtypes(&[&x, &dx], to_inexact)?;
         let [x, dx] = [&args[0], &args[1]].map(|x| to_strong_type(x, x.dtype()));
         let axis = crate::shape::normalize_axis(axis as isize, x.ndim())?;
@@ -351,6 +352,12 @@ pub fn gradient(x: impl ArrayLike, dx: impl ArrayLike, axis: impl AxisNumber) ->
         let at_end = difference(&x, n - 1..n, n - 2..n - 1, axis) / &dx;
         Ok(lax::concatenate(&[at_start, inner, at_end], axis))
     })
+}
+
+/// Converts integers to floating point before they meet a plain number. Otherwise int64 would become float32, which loses the
+/// digits of differences.
+fn inexact_beside_number(x: &Array, number: &Array) -> Result<Array> {
+    if number.weak_type() { Ok(promote_dtypes(&[x], to_inexact)?.remove(0)) } else { Ok(x.clone()) }
 }
 
 /// Returns the differences between neighbors of the flat array. `to_begin` and `to_end` are added before and after
@@ -390,6 +397,7 @@ pub fn unwrap(x: impl ArrayLike, period: impl ArrayLike, axis: impl AxisNumber) 
     let axis = axis.axis_number();
     let (x, period) = (x.into_array(), period.into_array());
     checked_or_failed(&x, || {
+        let x = if period.dtype().is_inexact() { inexact_beside_number(&x, &period)? } else { x.clone() };
         let args = promote_dtypes(&[&x, &period], |d| d)?;
         let [x, period] = [&args[0], &args[1]].map(|x| to_strong_type(x, x.dtype()));
         if x.dtype().is_complex() || x.dtype() == DType::Bool || period.ndim() != 0 {

@@ -334,7 +334,10 @@ pub fn trapezoid(y: impl ArrayLike, dx: f64, axis: impl AxisNumber) -> Array {
 pub fn interp(x: impl ArrayLike, xp: impl ArrayLike, fp: impl ArrayLike) -> Array {
     let (x, xp, fp) = (x.into_array(), xp.into_array(), fp.into_array());
     checked_or_failed(&x, || {
-        let mut args = super::promote_dtypes(&[&x, &xp, &fp], to_inexact)?;
+        // Integers become floating point first, so that they do not take the dtype of half-precision values.
+        let mut args = super::promote_dtypes(&[&x, &xp], to_inexact)?;
+        args.append(&mut super::promote_dtypes(&[&fp], to_inexact)?);
+        args = super::promote_dtypes(&[&args[0], &args[1], &args[2]], to_inexact)?;
         if args[1].ndim() != 1 || args[1].shape() != args[2].shape() || args[1].size() == 0 {
             return Err(err!(
                 Value,

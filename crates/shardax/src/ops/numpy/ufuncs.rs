@@ -232,7 +232,7 @@ pub fn fabs(x: impl ArrayLike) -> Array {
 #[track_caller]
 pub fn rint(x: impl ArrayLike) -> Array {
     let x = x.into_array();
-    checked_or_failed(&x, || Ok(if x.dtype().is_inexact() { x.round() } else { x.astype(DType::F32) }))
+    checked_or_failed(&x, || Ok(if x.dtype().is_inexact() { x.round() } else { x.astype(to_inexact(x.dtype())) }))
 }
 
 /// Returns `x` itself.

@@ -64,7 +64,8 @@ impl Primitive for Cholesky {
             let solve = TriangularSolve { left_side: true, lower: true, op: Op::Plain, unit_diagonal: false };
             let right = TriangularSolve { left_side: false, op: Op::Adjoint, ..solve };
             let inner = right.apply(&l, &solve.apply(&l, da));
-            product(&l, &((inner.tril(0) + inner.tril(-1)) * 0.5))
+            // Cotangents above the diagonal must not reach the product, because 0 times infinity is NaN.
+            product(&l, &((inner.tril(0) + inner.tril(-1)) * 0.5)).tril(0)
         });
         Ok((smallvec![l], vec![tangent]))
     }

@@ -35,7 +35,7 @@ pub fn cholesky(a: impl ArrayLike, lower: bool) -> Array {
     })
 }
 
-/// Returns the factors `(p, l, u)` of matrices `a` of shape `[..., m, n]`, with `p l u = a`: a permutation `[..., m, m]`, a lower
+/// Returns the factors `(p, l, u)` of matrices `a` of shape `[..., m, n]`, with `p l u = a`: a real permutation `[..., m, m]`, a lower
 /// triangle `[..., m, k]` with ones on the diagonal, and an upper triangle `[..., k, n]`, where `k` is the smaller of `m` and `n`.
 ///
 /// ```
@@ -67,5 +67,5 @@ pub fn lu(a: impl ArrayLike) -> (Array, Array, Array) {
     let ones = eye_offset_dtype(rows, size, 0, a.dtype());
     let rows = lax::iota_of_size(DType::I32, rows).expand_dims(1);
     let is_moved = rows.equal(permutation.expand_dims(-2));
-    (convert(&is_moved, a.dtype(), false), lower.tril(-1) + ones, upper.triu(0))
+    (convert(&is_moved, a.dtype().real(), false), lower.tril(-1) + ones, upper.triu(0))
 }
