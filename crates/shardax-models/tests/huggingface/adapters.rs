@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use safetensors::tensor::Dtype;
 use shardax_models::huggingface::Weights;
 use shardax_models::{
     Adapter, Bert, BertOptions, Clap, Clip, ClipSeg, Config, Decoder, DecoderConfig, Detr, EncoderDecoder,
@@ -10,6 +11,7 @@ use shardax_models::{
 use shardax_nn::prelude::*;
 
 use super::common::{Folder, fails};
+use super::rejected::changed;
 use super::{alike, case, folder, quick, setup};
 
 /// Computes the logits of a model with an adapter.
@@ -418,5 +420,30 @@ fn saved_adapters_name_the_task() -> Result<()> {
     assert!(has_task("llama", adapter, "\"CAUSAL_LM\"")?);
     let adapter = Adapter::new(&encoder, ["attention.query"], 2, 3.0, &mut rngs)?;
     assert!(has_task("bert", adapter, "null")?);
+    Ok(())
+}
+
+/// The model has no pooler, because no result depends on it. peft adapts the pooler too if it adapts all linear layers.
+#[test]
+fn adapters_of_poolers_are_ignored() -> Result<()> {
+    setup();
+    let temp = Folder::new();
+    let (model, config) = (Bert::from_pretrained(folder("bert_model"))?, Config::open(folder("bert_model"))?);
+    let adapter = Adapter::new(&model, ["attention.query"], 2, 3.0, &mut Rngs::new(0))?;
+    adapter.save_pretrained(&config, &temp.0)?;
+    let file = std::fs::read(temp.join("adapter_model.safetensors")).expect("a file");
+    let with_pooler = changed(&file, |arrays| {
+        for part in ["lora_A", "lora_B"] {
+            let name = format!("base_model.model.pooler.dense.{part}.weight");
+            arrays.push((name, Dtype::F32, vec![2, 2], vec![0; 16]));
+        }
+    });
+    temp.write("adapter_model.safetensors", with_pooler);
+    let again = Adapter::from_pretrained(&config, &temp.0)?;
+    assert!(again.layers.keys().eq(adapter.layers.keys()));
+    // transformers has several layers in the place of this one, so peft would ignore its matrices.
+    let (model, config) = (Decoder::from_pretrained(folder("lara_mini"))?, Config::open(folder("lara_mini"))?);
+    let adapter = Adapter::new(&model, ["delta.query"], 2, 3.0, &mut Rngs::new(0))?;
+    fails(adapter.save_pretrained(&config, temp.join("a")), &["linear_attn.in_proj", "which peft cannot adapt"]);
     Ok(())
 }

@@ -234,7 +234,7 @@ fn older_configurations_are_the_same_models() -> Result<()> {
 }
 
 /// Changes the arrays of a safetensors file.
-fn changed(file: &[u8], change: impl FnOnce(&mut Vec<(String, Dtype, Vec<usize>, Vec<u8>)>)) -> Vec<u8> {
+pub(super) fn changed(file: &[u8], change: impl FnOnce(&mut Vec<(String, Dtype, Vec<usize>, Vec<u8>)>)) -> Vec<u8> {
     let read = SafeTensors::deserialize(file).expect("a file");
     let mut arrays: Vec<_> = read
         .tensors()
