@@ -15,6 +15,9 @@ use crate::{Result, View};
 /// The number of weights that are used in one pass over the elements of a sum.
 const WEIGHTS_OF_PASS: usize = 4;
 
+/// The elements of a vector.
+const VECTOR: usize = 8;
+
 /// The minimum number of neighbouring elements that have the same weight. With fewer, `LANES` rows are transposed first.
 const MIN_NEIGHBOURS: usize = 8;
 const LANES: usize = 16;
@@ -187,7 +190,17 @@ fn sums_of_matrix<T: Weighted>(weights: &Weights<'_, T>, columns: usize, x: &[T]
             column.extend((0..weights.m).map(|k| (k, weights.matrix[k * weights.n + j])));
             terms = &column;
         }
-        sums.fill(T::default());
+        match *terms {
+            [a, b] => {
+                sums_of_terms([a, b], columns, x, sums);
+                continue;
+            }
+            [a, b, c, d] => {
+                sums_of_terms([a, b, c, d], columns, x, sums);
+                continue;
+            }
+            _ => sums.fill(T::default()),
+        }
         let (passes, remainder) = terms.as_chunks::<WEIGHTS_OF_PASS>();
         for pass in passes {
             let [a, b, c, d] = pass.map(|(k, _)| &x[k * columns..][..columns]);
@@ -196,19 +209,29 @@ fn sums_of_matrix<T: Weighted>(weights: &Weights<'_, T>, columns: usize, x: &[T]
                 *sum = T::add_products(*sum, w, [*a, *b, *c, *d]);
             }
         }
-        match remainder {
-            [(k, v), (l, w)] => {
-                let [a, b] = [k, l].map(|k| &x[k * columns..][..columns]);
-                for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
-                    *sum = T::add_product(T::add_product(*sum, *v, *a), *w, *b);
-                }
-            }
-            _ => {
-                for (k, w) in remainder {
-                    let x = &x[k * columns..][..columns];
-                    sums.iter_mut().zip(x).for_each(|(sum, x)| *sum = T::add_product(*sum, *w, *x));
-                }
+        for (k, w) in remainder {
+            let x = &x[k * columns..][..columns];
+            sums.iter_mut().zip(x).for_each(|(sum, x)| *sum = T::add_product(*sum, *w, *x));
+        }
+    }
+}
+
+/// The sums of as many terms, as in interpolation. The vectors are explicit, because the compiler would compute short rows, such as the features
+/// of a pixel, one element after the other.
+#[inline(always)]
+fn sums_of_terms<T: Weighted, const TERMS: usize>(terms: [(usize, T); TERMS], columns: usize, x: &[T], sums: &mut [T]) {
+    let rows = terms.map(|(k, w)| (w, x[k * columns..][..columns].as_chunks::<VECTOR>()));
+    let (vectors, remainder) = sums.as_chunks_mut::<VECTOR>();
+    for (i, vector) in vectors.iter_mut().enumerate() {
+        let mut sum = [T::default(); VECTOR];
+        for (w, (x, _)) in &rows {
+            for lane in 0..VECTOR {
+                sum[lane] = T::add_product(sum[lane], *w, x[i][lane]);
             }
         }
+        *vector = sum;
+    }
+    for (i, sum) in remainder.iter_mut().enumerate() {
+        *sum = rows.iter().fold(T::default(), |sum, (w, (_, x))| T::add_product(sum, *w, x[i]));
     }
 }
