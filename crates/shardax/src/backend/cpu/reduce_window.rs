@@ -1,9 +1,12 @@
 //! Reductions over small windows on CPU, as combinations of slices: one slice for each element of the window.
 
+use super::widen;
 use crate::backend::rules::Lowered;
 use crate::core::lower::{Lowering, Value};
 use crate::core::program::Aval;
+use crate::dtype::DType;
 use crate::error::{Result, err};
+use crate::ops::primitive::reduce::Reducer;
 use crate::ops::primitive::reduce_window::{MAX_SLICES, ReduceWindow};
 use crate::shape::size;
 
@@ -11,7 +14,15 @@ pub(super) fn lower(of: &ReduceWindow, cx: &mut Lowering, args: &[Value], outs: 
     if of.count() > MAX_SLICES || size(&outs[0].shape) == 0 {
         return Ok(None);
     }
-    of.lower_by(cx, args[0], &outs[0], |cx, x, out| combine(of, cx, x, out)).map(Some)
+    let combine = |cx: &mut Lowering, x: Value, out: &Aval| combine(of, cx, x, out);
+    let is_compared = matches!(of.reducer, Reducer::Max | Reducer::Min);
+    if !is_compared || outs[0].dtype != DType::Bf16 || !cx.is_local() {
+        return of.lower_by(cx, args[0], &outs[0], combine).map(Some);
+    }
+    // Float32 has all numbers of bfloat16. XLA would convert the operands and the result of each comparison.
+    let x = widen(cx, args, Some(DType::F32))[0];
+    let result = of.lower_by(cx, x, &outs[0].with_dtype(DType::F32), combine)?;
+    Ok(Some(vec![cx.op("stablehlo.convert", &result, "", &outs[0])]))
 }
 
 /// Pads `x` and combines its slices. Each slice has one element of every window.
