@@ -415,6 +415,32 @@ fn places_of_maxima_are_computed_once() -> Result<()> {
     Ok(())
 }
 
+/// The words of a block are computed in one loop, also if each element has a key of its own.
+#[test]
+fn blocks_of_a_cipher_are_computed_at_once() -> Result<()> {
+    setup();
+    let draws = jit(vmap(|k: Array| random::bits(&k, ()))).lower(random::split(random::key(0), 4096))?;
+    assert!(!draws.as_text().contains("inlineable"));
+    Ok(())
+}
+
+/// Loops of gathers and of reversed reshapes have no vectors.
+#[test]
+fn operands_of_loops_without_vectors_are_computed_before() -> Result<()> {
+    setup();
+    let draw =
+        |size: usize| jit(move |x: Array| x.at(random::randint(random::key(0), [size], 0, 8)).get()).lower(ones(8));
+    assert!(draw(4096)?.as_text().contains("inlineable"));
+    assert!(!draw(64)?.as_text().contains("inlineable"));
+    let simple = jit(|(x, i): (Array, Array)| x.at(i * 2).get()).lower((ones(8), zeros(4096).astype(DType::I32)))?;
+    assert!(!simple.as_text().contains("inlineable"));
+    let mirrored = jit(|x: Array| shardax::numpy::flip(shardax::numpy::tile(x, [2, 2]), 1)).lower(ones([50, 50]))?;
+    assert!(mirrored.as_text().contains("inlineable"));
+    let in_memory = jit(|x: Array| shardax::numpy::flip(x.reshape([64, 64]), 1)).lower(ones([4096]))?;
+    assert!(!in_memory.as_text().contains("inlineable"));
+    Ok(())
+}
+
 #[test]
 fn several_programs_are_compiled_at_once() -> Result<()> {
     setup();

@@ -13,11 +13,16 @@
 //!
 //! A loop that adds up several pads of a value computes the value once for each of them, because each pad reads other positions.
 //! Checked by `places_of_maxima_are_computed_once`.
+//!
+//! Loops of gathers, and of reversed reshapes, compute one element after the other, so values that they read are computed before, in vectors.
+//! Checked by `operands_of_loops_without_vectors_are_computed_before`.
 
 use smallvec::{SmallVec, smallvec};
 
 use crate::core::program::{Atom, Eqn, Program, Var};
+use crate::dtype::DType;
 use crate::ops::primitive::slices::Pad;
+use crate::ops::primitive::threefry::Threefry2x32;
 
 /// Smaller values cost less than a separate loop.
 const MIN_ELEMENTS: usize = 4096;
@@ -42,6 +47,12 @@ const MAX_OPERATIONS_OF_PADS: usize = 128;
 /// A training step has one: the bias correction of Adam is an `expm1`, which the loops of all parameters would compute again.
 const SERIES: [&str; 8] = ["expm1", "lgamma", "digamma", "bessel_i1e", "polygamma", "zeta", "erfc", "erf_inv"];
 const OPERATIONS_OF_A_SERIES: usize = 50;
+
+/// The operations of a block of random bits.
+const OPERATIONS_OF_THREEFRY: usize = 100;
+
+/// The minimum number of operations by which indices are computed, if they are computed before the loop that reads elements at them.
+const MIN_OPERATIONS_OF_INDICES: usize = 32;
 
 /// A small ordered set of the program's values or equations. Most have a few items, and every value has several sets.
 #[derive(Clone, Default)]
@@ -78,6 +89,9 @@ impl<const MAX: usize> VarSet<MAX> {
 /// Marks the values of the program to materialize.
 pub(in crate::backend) fn materialized(program: &Program) -> Vec<bool> {
     let mut kept = vec![false; program.avals.len()];
+    if is_one_block(program) {
+        return kept;
+    }
     let mut uses = vec![0u32; program.avals.len()];
     program.eqns.iter().flat_map(operands).for_each(|v| uses[v.index()] += 1);
     let mut outputs = program.eqns.iter().flat_map(|eqn| &eqn.outputs);
@@ -89,9 +103,49 @@ pub(in crate::backend) fn materialized(program: &Program) -> Vec<bool> {
             kept = keep(program, &users, &uses);
         }
     }
+    keep_operands_of_slow_loops(program, &mut kept);
     bound_operands(program, &mut kept);
     bound_repetition(program, &uses, &mut kept);
     kept
+}
+
+/// Returns `true` for the operations of a cipher's block. Its two words are read by the same loops, which would otherwise be two for
+/// the rules of this file.
+fn is_one_block(program: &Program) -> bool {
+    program.outputs.len() == 2 && program.avals.iter().all(|aval| aval.dtype == DType::U32)
+}
+
+/// Materializes values that loops without vectors would compute: the indices of gathers, if they are computed by many operations as random
+/// numbers are, and the operands of reversals that are computed with other dimensions.
+fn keep_operands_of_slow_loops(program: &Program, kept: &mut [bool]) {
+    // The number of operations by which a loop computes each value.
+    let mut operations = vec![0; program.avals.len()];
+    for eqn in &program.eqns {
+        let slow_operand = match eqn.primitive.name() {
+            "gather" => operands(eqn).nth(1).filter(|v| operations[v.index()] >= MIN_OPERATIONS_OF_INDICES),
+            "rev" => operands(eqn).next().filter(|v| operations[v.index()] > 0 && is_reshaped(program, *v)),
+            _ => None,
+        };
+        if let Some(v) = slow_operand.filter(|v| program.avals[v.index()].size() >= MIN_ELEMENTS) {
+            kept[v.index()] = true;
+            operations[v.index()] = 0;
+        }
+        let own_operations = match eqn.primitive.name() {
+            _ if is_cipher(eqn) => OPERATIONS_OF_THREEFRY,
+            "reshape" => 0,
+            _ if eqn.primitive.is_fused() => 1,
+            _ => continue,
+        };
+        let sum = operands(eqn).fold(own_operations, |sum: usize, v| sum.saturating_add(operations[v.index()]));
+        eqn.outputs.iter().filter(|out| !kept[out.index()]).for_each(|out| operations[out.index()] = sum);
+    }
+}
+
+/// Returns `true` for the result of a reshape that changes more than dimensions of size 1.
+fn is_reshaped(program: &Program, v: Var) -> bool {
+    let Some(eqn) = program.eqns.iter().find(|eqn| eqn.outputs.contains(&v)) else { return false };
+    let sizes = |v: Var| program.avals[v.index()].shape.iter().copied().filter(|size| *size != 1);
+    eqn.primitive.name() == "reshape" && operands(eqn).any(|operand| !sizes(operand).eq(sizes(v)))
 }
 
 /// Materializes values so that no loop has more than [`MAX_LOOP_OPERANDS`].
@@ -143,6 +197,11 @@ pub(super) fn operands(eqn: &Eqn) -> impl Iterator<Item = Var> {
         Atom::Var(v) => Some(*v),
         Atom::Literal { .. } => None,
     })
+}
+
+/// Returns `true` for the cipher of random bits, which the compiler fuses, although it has two results.
+fn is_cipher(eqn: &Eqn) -> bool {
+    eqn.primitive.as_any().is::<Threefry2x32>()
 }
 
 /// Returns the result of an equation that is fused into the loops of its users.
