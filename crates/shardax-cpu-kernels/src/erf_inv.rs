@@ -75,7 +75,7 @@ impl WithSimd for Part<'_> {
 }
 
 #[inline(always)]
-fn erf_inv_of<S: Simd>(simd: S, x: f32) -> f32 {
+pub(crate) fn erf_inv_of<S: Simd>(simd: S, x: f32) -> f32 {
     let w = -log(simd, 1.0 - f64::from(x * x)) as f32;
     let is_near = w < FAR;
     let t = if is_near { w - 2.5 } else { w.sqrt() - 3.0 };
@@ -92,7 +92,7 @@ fn erf_inv_of<S: Simd>(simd: S, x: f32) -> f32 {
 
 /// The logarithm of a positive normal number, as in [`log`](crate::log) but without its care for the last bits, which f32 does not have.
 #[inline(always)]
-fn log<S: Simd>(simd: S, x: f64) -> f64 {
+pub(crate) fn log<S: Simd>(simd: S, x: f64) -> f64 {
     const MANTISSA: u32 = 52;
     const ROOT_OF_HALF: u64 = 0x3fe6_a09e_667f_3bcd;
     let shifted = x.to_bits().wrapping_sub(ROOT_OF_HALF);

@@ -18,6 +18,7 @@
 //! | [`pow`], [`pow_f64`], [`cbrt`] | powers and cube roots | f32, f64 |
 //! | [`expm1`], [`sinh`], [`cosh`], [`erf`] | exponentials minus 1, hyperbolic sines and cosines, the error function | f64 |
 //! | [`erf_inv`] | the inverse error function | f32 |
+//! | [`random_gamma_factors`] | random numbers from which gamma numbers are computed | f32 |
 //! | [`remainder`] | remainders of divisions | f32, f64 |
 //! | [`scatter_add`] | sums of numbers at positions of a vector | f32, f64, integers of 32 and 64 bits |
 //! | [`search_sorted`] | the positions of values in an ascending array | f32, f64, integers of 32 and 64 bits |
@@ -90,6 +91,7 @@ mod power_f64;
 mod prefetch;
 mod product;
 mod radix;
+mod random_gamma;
 #[cfg(feature = "decompositions")]
 mod real;
 mod remainder;
@@ -140,6 +142,7 @@ pub use lu::lu;
 pub use matmul::{Float, matmul};
 pub use power::{Radicand, cbrt, pow};
 pub use power_f64::pow_f64;
+pub use random_gamma::random_gamma_factors;
 #[cfg(feature = "decompositions")]
 pub use real::Real;
 pub use remainder::{Remainder, remainder};

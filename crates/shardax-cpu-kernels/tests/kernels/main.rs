@@ -12,6 +12,7 @@ mod feature_groups;
 mod few_rows;
 mod grouped;
 mod power;
+mod random_gamma;
 mod remainder;
 mod scatter_add;
 mod search_sorted;

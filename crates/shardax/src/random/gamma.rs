@@ -1,9 +1,9 @@
 //! The gamma distribution and distributions derived from it.
 
 use super::continuous::{Float, check_broadcast_shape, normal_traced, standard_exponential, unit_uniform};
-use super::keys::{RandomKey, key_at};
+use super::keys::{Kind, RandomKey, join_pairs, key_at, pairs};
 use super::parameters::parameter_samplers;
-use super::{check_key, like, or_failed, rademacher_dtype, shape_of, split_traced, split_two, zero_of};
+use super::{PrngImpl, check_key, like, or_failed, rademacher_dtype, shape_of, split_traced, split_two, zero_of};
 use crate::core::array::Array;
 use crate::core::function::Function as _;
 use crate::core::program::Aval;
@@ -16,6 +16,7 @@ use crate::ops::lax;
 use crate::ops::numpy::{IntoShape, convert, finfo, where_};
 use crate::ops::operators::ArrayLike;
 use crate::ops::primitive::composite::composite1;
+use crate::ops::primitive::random_gamma::RandomGammaFactor;
 use crate::ops::primitive::special::RANDOM_GAMMA_GRAD;
 use crate::ops::primitive::unary::{ABS, DIGAMMA, EXP, LOG, SQRT};
 use crate::shape::size;
@@ -30,13 +31,31 @@ fn scalar_sample(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
     let dtype = alpha.dtype();
     let large = alpha.greater_equal(1);
     let d = where_(&large, alpha, alpha + 1) - float(1.0 / 3.0, dtype);
-    let c = float(1.0 / 3.0, dtype) / SQRT.apply(&d);
-
     let [loop_key, boost_key] = split_two(key);
-    let zero = zero_of(key, alpha);
+    let v = if Kind::of(key).prng() == PrngImpl::Threefry2x32 {
+        let [k0, k1] = pairs(&loop_key).remove(0);
+        RandomGammaFactor { body: factors }.apply(&k0, &k1, &d)
+    } else {
+        accepted_factor(&loop_key, &d)?
+    };
+    if log_space {
+        let log_u = -standard_exponential(&boost_key, &[], dtype)?;
+        let boost = where_(large | log_u.equal(0), 0.0, &log_u * (1 / alpha)).astype(dtype);
+        return Ok(LOG.apply(&d) + LOG.apply(&v) + boost);
+    }
+    let u: Array = 1 - unit_uniform(&boost_key, &[], dtype)?;
+    let boost = where_(large, 1.0, u.pow(1 / alpha)).astype(dtype);
+    Ok(d * v * boost)
+}
+
+/// The first accepted factor `v`, for which `d * v` is a sample.
+fn accepted_factor(key: &Array, d: &Array) -> Result<Array> {
+    let dtype = d.dtype();
+    let c = float(1.0 / 3.0, dtype) / SQRT.apply(d);
+    let zero = zero_of(key, d);
     let rejected = |(_, x, v, u): (Array, Array, Array, Array)| {
         let squeezed = u.greater_equal(float(1.0, dtype) - float(0.0331, dtype) * (&x * &x));
-        let bound = &x * float(0.5, dtype) + &d * (float(1.0, dtype) - &v + LOG.apply(&v));
+        let bound = &x * float(0.5, dtype) + d * (float(1.0, dtype) - &v + LOG.apply(&v));
         squeezed & LOG.apply(&u).greater_equal(bound)
     };
     // The initial state counts as rejected, so that the loop draws at least once.
@@ -58,16 +77,22 @@ fn scalar_sample(key: &Array, alpha: &Array, log_space: bool) -> Result<Array> {
             let u = unit_uniform(&key_at(&keys, 2), &[], dtype)?;
             Ok((key_at(&keys, 0), &x * &x, &v * &v * &v, u))
         },
-        (loop_key, zero.clone(), &zero + 1, &zero + 2),
+        (key.clone(), zero.clone(), &zero + 1, &zero + 2),
     )?;
-    if log_space {
-        let log_u = -standard_exponential(&boost_key, &[], dtype)?;
-        let boost = where_(large | log_u.equal(0), 0.0, &log_u * (1 / alpha)).astype(dtype);
-        return Ok(LOG.apply(&d) + LOG.apply(&v) + boost);
+    Ok(v)
+}
+
+/// The body of [`RandomGammaFactor`]: the accepted factors for keys with these words.
+fn factors(args: &[Array]) -> Result<Array> {
+    let shape = args.iter().map(Array::shape).max_by_key(|shape| shape.len()).unwrap_or_default();
+    let n = size(shape);
+    if n == 0 {
+        return Ok(args[2].broadcast_to(shape));
     }
-    let u: Array = 1 - unit_uniform(&boost_key, &[], dtype)?;
-    let boost = where_(large, 1.0, u.pow(1 / alpha)).astype(dtype);
-    Ok(d * v * boost)
+    let [k0, k1, d] = [0, 1, 2].map(|i| lax::reshape(&args[i].broadcast_to(shape), &[n]));
+    let keys = join_pairs(Kind::Typed(PrngImpl::Threefry2x32), &[[k0, k1]]);
+    let v = vmap(|key: Array, d: Array| accepted_factor(&key, &d)).call((keys, d))?;
+    Ok(lax::reshape(&v, shape))
 }
 
 /// A sample, or its logarithm, for each parameter. Each element has a key of its own. The derivative moves a sample such that the

@@ -42,6 +42,8 @@ use crate::ops::callback::function::register;
 use crate::ops::callback::primitive::HostCall;
 #[cfg(feature = "cpu-kernels")]
 use crate::ops::primitive::cumulative::Cumulative;
+#[cfg(feature = "cpu-kernels")]
+use crate::ops::primitive::random_gamma::RandomGammaFactor;
 use crate::ops::primitive::reduce::{Reduce, Reducer};
 #[cfg(feature = "cpu-kernels")]
 use crate::ops::primitive::search_sorted::SearchSorted;
@@ -78,6 +80,10 @@ pub(super) fn add(rules: &mut Rules) {
     rules.add(CPU, argmax::lower);
     rules.add(CPU, loop_products::lower);
     rules.add(CPU, top_k);
+    #[cfg(feature = "cpu-kernels")]
+    rules.add(CPU, |_: &RandomGammaFactor, cx, args, outs| {
+        Ok(kernels::random_gamma::lower(cx, args, &outs[0]).map(|factors| vec![factors]))
+    });
     #[cfg(feature = "cpu-kernels")]
     rules.add(CPU, |search: &SearchSorted, cx, args, outs| {
         Ok(kernels::search_sorted::lower(search, cx, args, &outs[0]))

@@ -32,6 +32,7 @@ pub(crate) mod lu;
 pub(crate) mod matrix;
 pub(crate) mod optimization_barrier;
 pub(crate) mod qr;
+pub(crate) mod random_gamma;
 pub(crate) mod random_key;
 pub(crate) mod reduce;
 pub(crate) mod reduce_precision;

@@ -32,6 +32,9 @@ pub(super) const NARROW_FEW_ROWS: usize = 1 << 14;
 /// Cumulative operations, in elements.
 pub(super) const CUMULATIVE: usize = 1 << 11;
 
+/// Random gamma numbers, in elements.
+pub(super) const RANDOM_GAMMA: usize = 1 << 6;
+
 /// Remainders, in elements.
 pub(super) const REMAINDER: usize = 1 << 8;
 

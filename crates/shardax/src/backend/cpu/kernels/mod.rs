@@ -20,6 +20,7 @@ pub(in crate::backend) mod grouped;
 mod limits;
 pub(super) mod low_precision;
 pub(in crate::backend) mod matmul;
+pub(super) mod random_gamma;
 pub(super) mod remainder;
 pub(super) mod scatter_add;
 pub(super) mod search_sorted;
@@ -79,6 +80,7 @@ const HANDLERS: &[(&str, Handler)] = &[
     (grouped::TARGET, grouped::handle),
     (low_precision::TARGET, low_precision::handle),
     (cumulative::TARGET, cumulative::handle),
+    (random_gamma::TARGET, random_gamma::handle),
     (remainder::TARGET, remainder::handle),
     (elementwise::SIN, elementwise::handle_sin),
     (elementwise::COS, elementwise::handle_cos),

@@ -15,6 +15,7 @@ const CALLS: &[(&str, &str, &str, &str)] = &[
     (grouped::TARGET, "2x64xf32 0x2x32xi8 0x2xf32", "", "2x0xf32"),
     (low_precision::TARGET, "1x2x0xbf16 1x0x3xbf16", "lhs=2 rhs=1", "1x2x3xf32"),
     (cumulative::TARGET, "2x0x3xf64", "operation=0 reversed=0", "2x0x3xf64"),
+    (random_gamma::TARGET, "0xui32 0xui32 0xf32", "", "0xf32"),
     (remainder::TARGET, "0xf64 0xf64", "", "0xf64"),
     (elementwise::SIN, "0xf32", "", "0xf32"),
     (elementwise::COS, "0xf64", "", "0xf64"),
