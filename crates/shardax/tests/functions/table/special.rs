@@ -47,8 +47,8 @@ table! {
     "special::polygamma" => |c| special::polygamma(&c.x, &c.y);
     "special::rel_entr" => |c| special::rel_entr(&c.x, &c.y);
     "special::sici" => |c| same!(c; special::sici(&c.x).0, special::sici(&c.x).1);
-    "special::sph_harm_y" => |c| special::sph_harm_y(&c.places, c.i, &c.x, &c.y, c.n.min(9));
     "special::spence" => |c| special::spence(&c.x);
+    "special::sph_harm_y" => |c| special::sph_harm_y(&c.places, c.i, &c.x, &c.y, c.n.min(9));
     "special::xlog1py" => |c| special::xlog1py(&c.x, &c.y);
     "special::xlogy" => |c| special::xlogy(&c.x, &c.y);
     "special::zeta" => |c| special::zeta(&c.x, &c.y);
